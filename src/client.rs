@@ -1,0 +1,555 @@
+//! The client: enqueues, looks, and acts; runs nothing.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, Refusal, Result, StoreFault};
+use crate::host::{Host, HostConfig};
+use crate::job::{
+    Attempt, Counts, Enqueued, ErrorClass, JobId, JobRecord, NewJob, Status, Waiting,
+};
+use crate::json::Json;
+use crate::kind::Settings;
+use crate::rules::operate::Redrive;
+use crate::rules::settle::{Failure, Settle};
+use crate::store::Place;
+use crate::store::claim::{Claimed, Want};
+use crate::store::holder::{Save, Write};
+use crate::store::messages::{
+    Acted, Action, Claim, ClaimById, Enqueue, Operate, Read, Reap, Register, Renewals, SaveOne,
+    Seen, SettleOne,
+};
+use crate::store::operator::{Operator, Target};
+use crate::store::reaper::{Known, ReapReport};
+use crate::validate;
+
+/// A handle on the jobs of a database: enqueues, looks, acts. Cheap to clone.
+///
+/// ```
+/// # fn main() -> leasehold::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// use leasehold::{Client, Job};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Welcome { email: String }
+/// impl Job for Welcome { const KIND: &'static str = "welcome"; }
+///
+/// let client = Client::open_blocking(dir.path().join("jobs.db"))?;
+/// let welcome = Welcome { email: "ada@example.com".into() };
+/// let first = client.enqueue_blocking(welcome.into_new().id("welcome-ada"))?;
+/// assert_eq!(first.id.to_string(), "welcome-ada");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) host: Arc<Host>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("path", &self.host.path).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Opens a database, making it if it is not there, without running anything in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`] where the file cannot be opened or written, is no database, or needs a
+    /// newer leasehold.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let opened = Host::start(HostConfig::new(Place::File(path.as_ref().to_owned())));
+        let host = opened.await.unwrap_or(Err(StoreFault::Stopped.into()))?;
+        Ok(Self { host })
+    }
+
+    /// [`Client::open`] for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::open`].
+    pub fn open_blocking(path: impl AsRef<Path>) -> Result<Self> {
+        crate::block_on(Self::open(path))
+    }
+
+    /// Enqueues a job; when this answers, it is in the database.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`] where a field breaks a rule or the lock is held; a [`StoreFault`].
+    pub async fn enqueue(&self, job: impl Into<NewJob>) -> Result<Enqueued> {
+        let mut answers = self.enqueue_items(vec![job.into()]).await?;
+        match answers.pop() {
+            Some(answer) => Ok(answer?),
+            None => Err(StoreFault::Stopped.into()),
+        }
+    }
+
+    /// [`Client::enqueue`] for code that is not async; not to be called from async code.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::enqueue`].
+    pub fn enqueue_blocking(&self, job: impl Into<NewJob>) -> Result<Enqueued> {
+        crate::block_on(self.enqueue(job))
+    }
+
+    /// Enqueues many jobs in one transaction. A refusal is one item's answer and stops no
+    /// other.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`]: then none of them is known to be there.
+    pub async fn enqueue_many<J: Into<NewJob>>(
+        &self,
+        jobs: impl IntoIterator<Item = J>,
+    ) -> Result<Vec<std::result::Result<Enqueued, Refusal>>> {
+        self.enqueue_items(jobs.into_iter().map(Into::into).collect()).await
+    }
+
+    /// A lost answer is asked for again: the ids are minted once.
+    async fn enqueue_items(
+        &self,
+        jobs: Vec<NewJob>,
+    ) -> Result<Vec<std::result::Result<Enqueued, Refusal>>> {
+        let now = self.host.clock.now();
+        let minted = |_: &NewJob| JobId::minted(self.host.entropy.uuid(now));
+        let jobs: Vec<_> = jobs.into_iter().map(|job| (minted(&job), job)).collect();
+        let message = || Enqueue(jobs.iter().map(|(id, job)| (job.clone(), id.clone())).collect());
+        match self.host.store.ask(message()).await {
+            Err(Error::Store(StoreFault::Unknown(_))) => self.host.store.ask(message()).await,
+            answer => answer,
+        }
+    }
+
+    /// A job as it stands, with its payload and result.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn job(&self, id: impl Into<JobId>) -> Result<Option<JobRecord>> {
+        match self.host.store.read(Read::Job(id.into())).await? {
+            Seen::Job(record) => Ok(record.map(|record| *record)),
+            _ => Ok(None),
+        }
+    }
+
+    /// A job's history: the attempts that did not simply succeed at the first try.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`]; a [`StoreFault`].
+    pub async fn attempts(&self, id: impl Into<JobId>) -> Result<Vec<Attempt>> {
+        match self.host.store.read(Read::Attempts(id.into())).await? {
+            Seen::Attempts(attempts) => Ok(attempts),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// How many jobs are in each phase, and how many wait by kind.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn counts(&self) -> Result<Counts> {
+        match self.host.store.read(Read::Counts).await? {
+            Seen::Counts(counts) => Ok(counts),
+            _ => Ok(Counts::default()),
+        }
+    }
+
+    /// Why a pending job is not running, by the claim's own conditions.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`], [`Refusal::Live`] for a running job, [`Refusal::Terminal`]; a
+    /// [`StoreFault`].
+    pub async fn why_waiting(&self, id: impl Into<JobId>) -> Result<Waiting> {
+        match self.host.store.read(Read::WhyWaiting(id.into())).await? {
+            Seen::WhyWaiting(reason) => Ok(reason),
+            _ => Ok(Waiting::Next),
+        }
+    }
+
+    /// Waits until a job has ended, in whichever process, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadline`] when it has not ended `deadline` from now; [`Refusal::NotFound`];
+    /// a [`StoreFault`].
+    pub async fn wait(&self, id: impl Into<JobId>, deadline: Duration) -> Result<JobRecord> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let waiting = self.host.clone().wait(id.into(), deadline);
+        self.host.control.spawn(async move {
+            let _gone = sender.send(waiting.await);
+        });
+        receiver.await.unwrap_or(Err(StoreFault::Stopped.into()))
+    }
+
+    async fn act(&self, by: Operator, action: Action) -> Result<Acted> {
+        self.host.store.ask(Operate { by, action }).await
+    }
+
+    /// Cancels a waiting job, or asks a running one to stop; answers `cancelled` or
+    /// `running`.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`], [`Refusal::Terminal`], [`Refusal::HookFailed`]; a
+    /// [`StoreFault`].
+    pub async fn cancel(&self, id: impl Into<JobId>, by: Operator) -> Result<Status> {
+        match self.act(by, Action::Cancel(id.into())).await? {
+            Acted::Status(status) => Ok(status),
+            _ => Ok(Status::Cancelled),
+        }
+    }
+
+    /// Makes an ended job live again.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`], [`Refusal::Live`], [`Refusal::NotRedrivable`],
+    /// [`Refusal::NeedsForce`], [`Refusal::LockHeld`], [`Refusal::DedupHeld`],
+    /// [`Refusal::EpochMoved`], [`Refusal::HookFailed`]; a [`StoreFault`].
+    pub async fn redrive(&self, id: impl Into<JobId>, how: Redrive, by: Operator) -> Result<()> {
+        self.act(by, Action::Redrive(id.into(), how)).await.map(|_| ())
+    }
+
+    /// Deletes an ended job with all that hangs on it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`], [`Refusal::Live`]; a [`StoreFault`].
+    pub async fn delete(&self, id: impl Into<JobId>, by: Operator) -> Result<()> {
+        self.act(by, Action::Delete(id.into())).await.map(|_| ())
+    }
+
+    /// Deletes at most `limit` jobs that ended before `settled_before` (UTC milliseconds),
+    /// oldest first; answers how many.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn sweep(&self, settled_before: i64, limit: usize, by: Operator) -> Result<u64> {
+        match self.act(by, Action::Sweep { settled_before, limit }).await? {
+            Acted::Removed(removed) => Ok(removed),
+            _ => Ok(0),
+        }
+    }
+
+    /// Pauses a queue or a kind: no more claims; what runs goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Invalid`] for a name that cannot be one; a [`StoreFault`].
+    pub async fn pause(&self, target: Target, by: Operator) -> Result<()> {
+        self.act(by, Action::Pause(target)).await.map(|_| ())
+    }
+
+    /// Lets a queue or a kind go on.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn resume(&self, target: Target, by: Operator) -> Result<()> {
+        self.act(by, Action::Resume(target)).await.map(|_| ())
+    }
+
+    /// Writes a kind's settings down for every process, the last registration winning. A
+    /// runtime does this for the kinds that it handles.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Invalid`] naming the setting; a [`StoreFault`].
+    pub async fn register(&self, kind: &str, settings: Settings) -> Result<()> {
+        let kinds = vec![(kind.to_owned(), settings)];
+        self.host.store.ask(Register { kinds, ..Register::default() }).await
+    }
+
+    /// Limits how many jobs of a queue run at a time, over all processes.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    pub async fn limit_queue(&self, queue: &str, running: u32) -> Result<()> {
+        self.limit("queue", queue, running).await
+    }
+
+    /// Limits how many jobs with a limit key run at a time, over all processes.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    pub async fn limit_key(&self, key: &str, running: u32) -> Result<()> {
+        self.limit("limit_key", key, running).await
+    }
+
+    async fn limit(&self, scope: &'static str, name: &str, running: u32) -> Result<()> {
+        let limits = vec![(scope, name.to_owned(), running.into())];
+        self.host.store.ask(Register { limits, ..Register::default() }).await
+    }
+
+    /// Adds a reason to the registry, or changes its label.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    pub async fn register_reason(&self, id: &str, label: &str) -> Result<()> {
+        let reasons = vec![(id.to_owned(), label.to_owned())];
+        self.host.store.ask(Register { reasons, ..Register::default() }).await
+    }
+
+    /// Runs one pass of the reaper: ends what is owed an ending, takes lost leases, removes
+    /// what is past retention. Judges by the runtime's clock.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn reap_once(&self) -> Result<ReapReport> {
+        Ok(self.host.store.ask(Reap(Known::default())).await?.report)
+    }
+
+    /// Claims at most `limit` due jobs of these kinds by hand; nothing renews the leases but
+    /// their holder.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn claim(&self, kinds: &[&str], owner: &str, limit: usize) -> Result<Vec<Lease>> {
+        if kinds.is_empty() || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let want = Want {
+            owner: owner.into(),
+            kinds: kinds.iter().map(|kind| Arc::from(*kind)).collect(),
+            limit,
+            suspects: usize::MAX,
+            ..Want::default()
+        };
+        let mut leases = Vec::new();
+        loop {
+            let limit = limit - leases.len();
+            let batch = self.host.store.ask(Claim(Want { limit, ..want.clone() })).await?;
+            let more = batch.more;
+            leases.extend(batch.claimed.into_iter().map(|claimed| self.lease(claimed)));
+            if !more || leases.len() == want.limit {
+                return Ok(leases);
+            }
+        }
+    }
+
+    /// Claims one job, early if need be and through a pause; answers nothing where it cannot
+    /// be taken.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn claim_by_id(&self, id: impl Into<JobId>, owner: &str) -> Result<Option<Lease>> {
+        let message = ClaimById { id: id.into(), owner: owner.into() };
+        Ok(self.host.store.ask(message).await?.map(|claimed| self.lease(claimed)))
+    }
+
+    fn lease(&self, claimed: Claimed) -> Lease {
+        Lease { client: self.clone(), claimed, writes: AtomicU32::new(0) }
+    }
+}
+
+/// A job claimed by hand. Every write of it is refused once the job is somebody else's.
+pub struct Lease {
+    client: Client,
+    claimed: Claimed,
+    writes: AtomicU32,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("job", &self.claimed.id)
+            .field("epoch", &self.claimed.holder.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// The job's id.
+    #[must_use]
+    pub fn job(&self) -> &JobId {
+        &self.claimed.id
+    }
+
+    /// The epoch that names this attempt.
+    #[must_use]
+    pub fn epoch(&self) -> i64 {
+        self.claimed.holder.epoch
+    }
+
+    /// The job's payload.
+    #[must_use]
+    pub fn payload(&self) -> Option<&Json> {
+        self.claimed.payload.as_ref()
+    }
+
+    /// The next write of this attempt, with a number of its own.
+    fn write(&self) -> Write {
+        Write {
+            key: self.claimed.key,
+            kind: self.claimed.kind.clone(),
+            holder: self.claimed.holder.clone(),
+            number: self.writes.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+
+    async fn settle(&self, how: Settle) -> Result<Status> {
+        self.client.host.store.ask(SettleOne { write: self.write(), how }).await
+    }
+
+    /// Extends the lease; answers its new end in UTC milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Expired`] once it has ended, and the refusals of every write of a holder:
+    /// [`Refusal::NotFound`], [`Refusal::NotRunning`], [`Refusal::Superseded`].
+    pub async fn renew(&self) -> Result<i64> {
+        let renewals = Renewals(vec![(self.write(), false)]);
+        match self.client.host.store.ask(renewals).await?.pop() {
+            Some(renewed) => Ok(renewed?.lease_until),
+            None => Err(StoreFault::Stopped.into()),
+        }
+    }
+
+    /// Ends the job with a result.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; [`Refusal::Invalid`] for a result over its
+    /// limits, [`Refusal::HookFailed`].
+    pub async fn complete(&self, result: Option<Json>) -> Result<Status> {
+        self.settle(Settle::Complete(result)).await
+    }
+
+    /// Ends the attempt as failed; answers what that made of the job.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
+    pub async fn fail(&self, failure: Failed) -> Result<Status> {
+        let retry_after = match failure.retry_after {
+            Some(wait) => Some(validate::duration("retry_after", wait)?),
+            None => None,
+        };
+        let failure = Failure {
+            class: failure.class,
+            code: failure.code,
+            retry_after,
+            ..Failure::transient(failure.error)
+        };
+        self.settle(Settle::Fail(failure)).await
+    }
+
+    /// Hands the job back for its next slice.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
+    pub async fn hand_back(&self) -> Result<Status> {
+        self.settle(Settle::Yield).await
+    }
+
+    /// Hands the job back because something outside asked for it.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder.
+    pub async fn interrupt(&self) -> Result<Status> {
+        self.settle(Settle::Interrupt).await
+    }
+
+    /// Hands the job back, due `wait` from now.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; [`Refusal::Invalid`].
+    pub async fn snooze(&self, wait: Duration) -> Result<Status> {
+        self.settle(Settle::Snooze(validate::duration("ms", wait)?)).await
+    }
+
+    /// Undoes the claim.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder.
+    pub async fn release(&self) -> Result<Status> {
+        self.settle(Settle::Release).await
+    }
+
+    /// Ends the job as cancelled.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
+    pub async fn cancelled(&self) -> Result<Status> {
+        self.settle(Settle::Cancelled).await
+    }
+
+    async fn save(&self, save: Save) -> Result<()> {
+        let message = SaveOne { write: self.write(), save, code: None };
+        self.client.host.store.ask(message).await.map(|_| ())
+    }
+
+    /// Saves a value under a key; the empty key is the job's own checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; [`Refusal::Invalid`].
+    pub async fn checkpoint(&self, key: &str, value: Json) -> Result<()> {
+        self.save(Save::Checkpoint { key: key.to_owned(), value }).await
+    }
+
+    /// Says how far the work is.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder.
+    pub async fn progress(&self, done: i64, total: Option<i64>) -> Result<()> {
+        self.save(Save::Progress { done, total }).await
+    }
+
+    /// All saved values that this attempt may see, by key.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn load(&self) -> Result<Vec<(String, Json)>> {
+        let question = Read::Checkpoints { key: self.claimed.key, epoch: self.epoch() };
+        match self.client.host.store.read(question).await? {
+            Seen::Checkpoints(values) => Ok(values),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// A failed attempt, as [`Lease::fail`] takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// What went wrong.
+    pub error: String,
+    /// How it is to be treated.
+    pub class: ErrorClass,
+    /// A code of the application's own.
+    pub code: Option<String>,
+    /// The least time to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failed {
+    /// A failure that is tried again.
+    #[must_use]
+    pub fn transient(error: impl Into<String>) -> Self {
+        Self { error: error.into(), class: ErrorClass::Transient, code: None, retry_after: None }
+    }
+}

@@ -1,0 +1,311 @@
+//! What can go wrong, in three sorts: a refusal is an answer, a fault is the store's trouble,
+//! and the rest is about how the runtime was set up.
+
+use std::error::Error as StdError;
+use std::fmt::{self, Display};
+use std::path::PathBuf;
+
+use crate::job::{JobId, Status};
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The store's answer to a call that may not be done now. Nothing was changed by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No such job.
+    NotFound,
+    /// The job is not held by anyone.
+    NotRunning {
+        /// What it is instead.
+        status: Status,
+    },
+    /// Another attempt holds the job.
+    Superseded {
+        /// The attempt that asked.
+        held_epoch: i64,
+        /// The job's present one.
+        current_epoch: i64,
+    },
+    /// The lease ended before it was renewed.
+    Expired {
+        /// How long ago, in milliseconds.
+        by_ms: i64,
+    },
+    /// The handle was taken away in this process; the store was not asked.
+    Revoked,
+    /// A hook of the application did not agree, so nothing landed but the count of it.
+    HookFailed {
+        /// What the hook said.
+        error: String,
+    },
+    /// The job has ended.
+    Terminal {
+        /// How.
+        status: Status,
+    },
+    /// The job has not ended.
+    Live,
+    /// The job completed; only a redrive with `allow_finished` runs it again.
+    NotRedrivable,
+    /// The job's failure was unrecoverable; only a redrive with `force` runs it again.
+    NeedsForce,
+    /// The job has moved on since the caller looked.
+    EpochMoved {
+        /// The job's present epoch.
+        current_epoch: i64,
+    },
+    /// Another live job holds the lock key.
+    LockHeld {
+        /// Which.
+        by: JobId,
+    },
+    /// Another live job holds the dedup key.
+    DedupHeld {
+        /// Which.
+        by: JobId,
+    },
+    /// The reason is in no registry.
+    UnknownReason {
+        /// The reason as given.
+        reason: String,
+    },
+    /// A field breaks a rule.
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// Its value, shortened where it is long.
+        value: String,
+        /// The rule, and what to do about it.
+        rule: String,
+    },
+    /// The result cannot be written as JSON.
+    Unrepresentable {
+        /// Why.
+        error: String,
+    },
+}
+
+impl Refusal {
+    pub(crate) fn invalid(field: &'static str, value: impl Display, rule: impl Display) -> Self {
+        let mut value = value.to_string();
+        if value.chars().count() > 80 {
+            value = value.chars().take(77).collect::<String>() + "...";
+        }
+        Self::Invalid { field, value, rule: rule.to_string() }
+    }
+
+    /// The word for it, the same in every interface.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::NotRunning { .. } => "not_running",
+            Self::Superseded { .. } => "superseded",
+            Self::Expired { .. } => "expired",
+            Self::Revoked => "revoked",
+            Self::HookFailed { .. } => "hook_failed",
+            Self::Terminal { .. } => "terminal",
+            Self::Live => "live",
+            Self::NotRedrivable => "not_redrivable",
+            Self::NeedsForce => "needs_force",
+            Self::EpochMoved { .. } => "epoch_moved",
+            Self::LockHeld { .. } => "lock_held",
+            Self::DedupHeld { .. } => "dedup_held",
+            Self::UnknownReason { .. } => "unknown_reason",
+            Self::Invalid { .. } => "invalid",
+            Self::Unrepresentable { .. } => "unrepresentable",
+        }
+    }
+}
+
+impl Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("no such job"),
+            Self::NotRunning { status } => write!(f, "the job is {status}, not running"),
+            Self::Superseded { held_epoch, current_epoch } => {
+                write!(f, "attempt {held_epoch} lost the job, which is at {current_epoch}")
+            }
+            Self::Expired { by_ms } => write!(f, "the lease ended {by_ms} ms ago"),
+            Self::Revoked => f.write_str("the attempt was taken away from this handler"),
+            Self::HookFailed { error } => write!(f, "a hook did not agree: {error}"),
+            Self::Terminal { status } => write!(f, "the job has ended: {status}"),
+            Self::Live => f.write_str("the job has not ended"),
+            Self::NotRedrivable => {
+                f.write_str("the job completed; to run it again, allow finished jobs")
+            }
+            Self::NeedsForce => {
+                f.write_str("the job failed unrecoverably; to run it again, force it")
+            }
+            Self::EpochMoved { current_epoch } => {
+                write!(f, "the job has moved on to epoch {current_epoch}")
+            }
+            Self::LockHeld { by } => write!(f, "the lock is held by job {by}"),
+            Self::DedupHeld { by } => write!(f, "the dedup key is held by job {by}"),
+            Self::UnknownReason { reason } => {
+                write!(f, "reason {reason:?} is not registered; register it or use `manual`")
+            }
+            Self::Invalid { field, value, rule } => {
+                write!(f, "{field} is {value:?}, but must be {rule}")
+            }
+            Self::Unrepresentable { error } => write!(f, "the result cannot be JSON: {error}"),
+        }
+    }
+}
+
+impl StdError for Refusal {}
+
+/// Trouble of the store. Whether the write landed is known except for
+/// [`StoreFault::Unknown`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreFault {
+    /// Somebody else kept the database locked for longer than the timeout.
+    Busy,
+    /// The disk is full.
+    Full,
+    /// The disk failed.
+    Io(String),
+    /// The file or its folder cannot be written.
+    ReadOnly,
+    /// The file is damaged, or no database.
+    Corrupt(String),
+    /// A newer leasehold has changed the schema in a way that this one does not know.
+    TooNew {
+        /// The oldest version that may write.
+        oldest_compatible: i64,
+    },
+    /// The commit's answer was lost: it may have landed or not.
+    Unknown(String),
+    /// Application code in the transaction panicked; its message was rolled back.
+    Panicked(String),
+    /// Application code in the transaction ran into its time limit and was rolled back.
+    TimedOut,
+    /// Any other SQL error.
+    Sql(String),
+    /// The store has stopped.
+    Stopped,
+}
+
+impl StoreFault {
+    /// Whether the same call may work later.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Busy | Self::Full | Self::Io(_) | Self::Unknown(_) | Self::ReadOnly)
+    }
+}
+
+impl Display for StoreFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("the database stayed locked by somebody else"),
+            Self::Full => f.write_str("the disk is full"),
+            Self::Io(error) => write!(f, "the disk failed: {error}"),
+            Self::ReadOnly => f.write_str("the database cannot be written"),
+            Self::Corrupt(error) => write!(f, "the database is damaged: {error}"),
+            Self::TooNew { oldest_compatible } => write!(
+                f,
+                "the database needs a leasehold that knows schema {oldest_compatible}; upgrade"
+            ),
+            Self::Unknown(error) => write!(f, "the commit may or may not have landed: {error}"),
+            Self::Panicked(text) => write!(f, "code in the transaction panicked: {text}"),
+            Self::TimedOut => f.write_str("code in the transaction ran into its time limit"),
+            Self::Sql(error) => write!(f, "SQL error: {error}"),
+            Self::Stopped => f.write_str("the store has stopped"),
+        }
+    }
+}
+
+impl StdError for StoreFault {}
+
+impl From<rusqlite::Error> for StoreFault {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode as Code;
+        match error.sqlite_error_code() {
+            Some(Code::DatabaseBusy | Code::DatabaseLocked) => Self::Busy,
+            Some(Code::DiskFull) => Self::Full,
+            Some(Code::SystemIoFailure | Code::CannotOpen) => Self::Io(error.to_string()),
+            Some(Code::ReadOnly | Code::PermissionDenied) => Self::ReadOnly,
+            Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Corrupt(error.to_string()),
+            Some(Code::OperationInterrupted) => Self::TimedOut,
+            _ => Self::Sql(error.to_string()),
+        }
+    }
+}
+
+/// An error of this crate.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The answer is no; nothing was changed.
+    Refused(Refusal),
+    /// The store is in trouble.
+    Store(StoreFault),
+    /// The database could not be opened.
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What stood in the way.
+        fault: StoreFault,
+    },
+    /// The runtime was put together in a way that cannot work; says how to mend it.
+    Setup(String),
+    /// A deadline passed before the job ended.
+    Deadline {
+        /// The job.
+        id: JobId,
+    },
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Store(fault) => fault.fmt(f),
+            Self::Open { path, fault } => write!(f, "cannot open {}: {fault}", path.display()),
+            Self::Setup(text) => f.write_str(text),
+            Self::Deadline { id } => write!(f, "job {id} has not ended by the deadline"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Store(fault) | Self::Open { fault, .. } => Some(fault),
+            Self::Setup(_) | Self::Deadline { .. } => None,
+        }
+    }
+}
+
+impl Error {
+    /// The refusal, where the answer was no.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<StoreFault> for Error {
+    fn from(fault: StoreFault) -> Self {
+        Self::Store(fault)
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error.into())
+    }
+}

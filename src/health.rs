@@ -1,0 +1,91 @@
+//! Whether the runtime is well, and what it has been through.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::clock::Clock;
+use crate::error::StoreFault;
+
+/// What is known of a runtime's own state, shared by its actors.
+pub(crate) struct Health {
+    pub(crate) clock: Arc<dyn Clock>,
+    restarts: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    store: Option<StoreFault>,
+    given_up: Vec<String>,
+    last_restart: Option<String>,
+}
+
+/// How a runtime is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HealthReport {
+    /// What is wrong now, a line each; empty where all is well.
+    pub troubles: Vec<String>,
+    /// Restarts of the runtime's own loops since the start.
+    pub restarts: u64,
+    /// Why the last of them was needed.
+    pub last_restart: Option<String>,
+    /// Handlers that block their thread past all limits.
+    pub zombies: u64,
+}
+
+impl HealthReport {
+    /// Whether all is well.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.troubles.is_empty()
+    }
+}
+
+impl Health {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, restarts: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A loop has been restarted.
+    pub(crate) fn restarted(&self, name: &str, error: &str) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        log::error!(actor:% = name, error:% = error; "a loop is restarted");
+        self.state().last_restart = Some(format!("{name}: {error}"));
+    }
+
+    /// A loop is not restarted any more.
+    pub(crate) fn gave_up(&self, name: &str, error: &str) {
+        log::error!(actor:% = name, error:% = error; "a loop is given up: it failed too often");
+        self.state().given_up.push(format!("{name} failed too often: {error}"));
+    }
+
+    /// What the last batch of the store met; one line a change of state is logged.
+    pub(crate) fn store(&self, fault: Option<&StoreFault>) {
+        let mut state = self.state();
+        if state.store.as_ref() == fault {
+            return;
+        }
+        match fault {
+            Some(fault) => log::error!(error:% = fault; "the store is in trouble"),
+            None => log::info!("the store is well again"),
+        }
+        state.store = fault.cloned();
+    }
+
+    pub(crate) fn report(&self) -> HealthReport {
+        let state = self.state();
+        let mut troubles = state.given_up.clone();
+        troubles.extend(state.store.as_ref().map(|fault| format!("store: {fault}")));
+        HealthReport {
+            troubles,
+            restarts: self.restarts.load(Ordering::Relaxed),
+            last_restart: state.last_restart.clone(),
+            zombies: 0,
+        }
+    }
+}

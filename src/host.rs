@@ -1,0 +1,322 @@
+//! The threads that a runtime or a client lives on: a System of its own, so that a host that
+//! stops its own System takes nothing of ours with it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use actix::Addr;
+use actix_rt::{Arbiter, ArbiterHandle, System};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::actors::store::{Attach, Finish, Nudge, StoreActor, Submit};
+use crate::actors::supervise;
+use crate::clock::{Clock, SystemClock};
+use crate::entropy::{Entropy, SystemEntropy};
+use crate::error::{Error, Result, StoreFault};
+use crate::faults::Faults;
+use crate::health::Health;
+use crate::hooks::Hooks;
+use crate::job::{JobId, JobRecord};
+use crate::store::messages::{Envelope, Message, Read, Seen};
+use crate::store::txn::{AfterHook, Effects, FenceView};
+use crate::store::{Claimer, Engine, Place, Readers, StoreSettings};
+
+/// Messages that may wait for the store at a time; callers beyond it wait with theirs.
+const ADMITTED: usize = 10_000;
+
+/// How to open a database.
+#[derive(Clone)]
+pub(crate) struct HostConfig {
+    pub(crate) place: Place,
+    pub(crate) store: StoreSettings,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) faults: Faults,
+}
+
+impl HostConfig {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            store: StoreSettings::default(),
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(SystemEntropy::new()),
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// A database with the store's thread on it.
+pub(crate) struct Host {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) faults: Faults,
+    pub(crate) health: Arc<Health>,
+    /// The control thread.
+    pub(crate) control: ArbiterHandle,
+    pub(crate) path: Option<PathBuf>,
+    /// What application code sits in the store's transaction.
+    pub(crate) inside: FenceView,
+    pub(crate) listening: Arc<Listening>,
+    system: System,
+}
+
+/// Who hears of what transactions have done.
+#[derive(Default)]
+pub(crate) struct Listening {
+    waiters: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
+    /// Fires the signals of jobs whose cancel was asked for.
+    pub(crate) on_cancel: Mutex<Option<Arc<dyn Fn(&JobId) + Send + Sync>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Listening {
+    fn hear(&self, effects: Effects) {
+        if !effects.ended.is_empty() {
+            let mut waiters = locked(&self.waiters);
+            for id in &effects.ended {
+                for waiter in waiters.remove(id).unwrap_or_default() {
+                    let _gone = waiter.send(());
+                }
+            }
+        }
+        if !effects.cancelled.is_empty() {
+            let fire = locked(&self.on_cancel).clone();
+            if let Some(fire) = fire {
+                effects.cancelled.iter().for_each(|id| fire(id));
+            }
+        }
+        for (hooks, which, record) in effects.after {
+            run_after(&hooks, which, &record);
+        }
+    }
+
+    /// A signal for the end of a job in this process.
+    fn wait_for(&self, id: &JobId) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiters = locked(&self.waiters);
+        let waiting = waiters.entry(id.clone()).or_default();
+        waiting.retain(|waiter| !waiter.is_closed());
+        waiting.push(sender);
+        receiver
+    }
+
+    fn forget(&self, id: &JobId) {
+        let mut waiters = locked(&self.waiters);
+        if let Some(waiting) = waiters.get_mut(id) {
+            waiting.retain(|waiter| !waiter.is_closed());
+            if waiting.is_empty() {
+                waiters.remove(id);
+            }
+        }
+    }
+}
+
+fn run_after(hooks: &Hooks, which: AfterHook, record: &JobRecord) {
+    let hook = match which {
+        AfterHook::Transition => &hooks.after_transition,
+        AfterHook::Redrive => &hooks.after_redrive,
+    };
+    let Some(hook) = hook else { return };
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(record)));
+    if let Err(panic) = ran {
+        let error = crate::rules::text::of_panic(panic);
+        log::error!(job:% = record.id, error:% = error; "a hook after the commit panicked");
+    }
+}
+
+impl Host {
+    /// Starts the threads and opens the database; the answer comes when it is open.
+    pub(crate) fn start(config: HostConfig) -> oneshot::Receiver<Result<Arc<Self>>> {
+        let (sender, receiver) = oneshot::channel();
+        let spawned = std::thread::Builder::new()
+            .name("leasehold-control".into())
+            .spawn(move || control_thread(config, sender));
+        if let Err(error) = spawned {
+            log::error!(error:% = error; "no thread could be started");
+        }
+        receiver
+    }
+
+    /// Waits for a job's end, or for nothing if it has ended: until `deadline` by the clock.
+    /// Runs on the control thread, which has timers wherever the caller comes from.
+    pub(crate) async fn wait(
+        self: Arc<Self>,
+        id: JobId,
+        deadline: std::time::Duration,
+    ) -> Result<JobRecord> {
+        /// How often to look for an end that another process has made.
+        const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+        let mut late = self.clock.sleep(deadline);
+        loop {
+            let ended = self.listening.wait_for(&id);
+            match self.store.read(Read::Job(id.clone())).await? {
+                Seen::Job(Some(record)) if !record.status.is_live() => {
+                    drop(ended);
+                    self.listening.forget(&id);
+                    return Ok(*record);
+                }
+                Seen::Job(Some(_)) => {}
+                _ => return Err(crate::Refusal::NotFound.into()),
+            }
+            let look = self.clock.sleep(LOOK);
+            tokio::select! {
+                _ = ended => {}
+                () = look => {}
+                () = &mut late => {
+                    self.listening.forget(&id);
+                    return Err(Error::Deadline { id });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // The store finishes what waits; then its thread and the control thread end.
+        let system = self.system.clone();
+        let (sender, receiver) = oneshot::channel();
+        self.store.addr.do_send(Finish(sender));
+        self.control.spawn(async move {
+            let _finished = receiver.await;
+            system.stop();
+        });
+    }
+}
+
+fn control_thread(config: HostConfig, sender: oneshot::Sender<Result<Arc<Host>>>) {
+    let runner = System::new();
+    let system = System::current();
+    let arbiter = Arbiter::new();
+    match open(config, &arbiter.handle(), system) {
+        Ok(host) => {
+            // Whoever asked may be gone; the host is then dropped, which stops the system.
+            let _gone = sender.send(Ok(host));
+        }
+        Err(error) => {
+            let _gone = sender.send(Err(error));
+            System::current().stop();
+        }
+    }
+    if let Err(error) = runner.run() {
+        log::error!(error:% = error; "the control thread ended badly");
+    }
+    arbiter.stop();
+}
+
+/// Opens the database on the store's thread.
+fn open(config: HostConfig, store: &ArbiterHandle, system: System) -> Result<Arc<Host>> {
+    let (sender, opened) = mpsc::channel();
+    let health = Arc::new(Health::new(config.clock.clone()));
+    let listening = Arc::new(Listening::default());
+    let (ours, hears, state) = (config.clone(), listening.clone(), health.clone());
+    store.spawn_fn(move || {
+        let engine =
+            Engine::open(ours.place, ours.store, ours.clock, ours.entropy, ours.faults.clone());
+        let answer = engine.map(|engine| {
+            let inside = engine.fence();
+            let listener = Arc::new(move |effects| hears.hear(effects));
+            let actor = StoreActor::new(engine, listener, state.clone(), ours.faults);
+            (supervise::start("store", state, actor), inside)
+        });
+        let _gone = sender.send(answer);
+    });
+    let path = match &config.place {
+        Place::File(path) => Some(path.clone()),
+        Place::Memory => None,
+    };
+    let failed = |fault| Error::Open { path: path.clone().unwrap_or_default(), fault };
+    let (addr, inside) = opened.recv().map_err(|_| failed(StoreFault::Stopped))?.map_err(failed)?;
+    let readers = match &path {
+        Some(path) => Some(
+            Readers::start(path, &config.store, &config.clock, &config.entropy).map_err(failed)?,
+        ),
+        None => None,
+    };
+    Ok(Arc::new(Host {
+        store: Store { addr, readers, permits: Arc::new(Semaphore::new(ADMITTED)) },
+        clock: config.clock,
+        entropy: config.entropy,
+        faults: config.faults,
+        health,
+        control: system.arbiter().clone(),
+        path,
+        inside,
+        listening,
+        system,
+    }))
+}
+
+/// Sends messages to the store.
+#[derive(Clone)]
+pub(crate) struct Store {
+    addr: Addr<StoreActor>,
+    readers: Option<Readers>,
+    permits: Arc<Semaphore>,
+}
+
+impl Store {
+    /// Sends a message and waits for its answer; first for a place, where too many wait.
+    pub(crate) fn ask<M: Message>(&self, message: M) -> impl Future<Output = Result<M::Reply>> {
+        let store = self.clone();
+        async move {
+            let permit = if M::URGENT {
+                None
+            } else {
+                // The semaphore is never closed.
+                store.permits.clone().acquire_owned().await.ok()
+            };
+            let (reply, answer) = oneshot::channel();
+            let message = Envelope::seal(message, move |outcome| {
+                let _gone = reply.send(outcome);
+            });
+            store.submit(message, M::URGENT, permit);
+            answer.await.unwrap_or(Err(StoreFault::Stopped.into()))
+        }
+    }
+
+    /// Sends a message whose answer goes to `reply`, on the store's thread.
+    pub(crate) fn tell<M: Message>(
+        &self,
+        message: M,
+        reply: impl FnOnce(Result<M::Reply>) + Send + 'static,
+    ) {
+        self.submit(Envelope::seal(message, reply), M::URGENT, None);
+    }
+
+    fn submit(
+        &self,
+        message: Box<dyn crate::store::Pending>,
+        urgent: bool,
+        permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    ) {
+        self.addr.do_send(Submit { message, urgent, permit });
+    }
+
+    /// Asks a question.
+    pub(crate) async fn read(&self, question: Read) -> Result<Seen> {
+        let Some(readers) = &self.readers else { return self.ask(question).await };
+        let (reply, answer) = oneshot::channel();
+        readers.ask(Envelope::seal(question, move |outcome| {
+            let _gone = reply.send(outcome);
+        }));
+        answer.await.unwrap_or(Err(StoreFault::Stopped.into()))
+    }
+
+    /// There may be work.
+    pub(crate) fn nudge(&self) {
+        self.addr.do_send(Nudge);
+    }
+
+    /// Lets somebody's claims ride along.
+    pub(crate) fn attach(&self, claimer: Option<Arc<dyn Claimer>>) {
+        self.addr.do_send(Attach(claimer));
+    }
+}

@@ -1,0 +1,368 @@
+//! The settings of a kind, and the facts about it that every process on the database shares.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Refusal;
+
+/// What a kind is stored as: its settings in numbers, as the table of kinds keeps them.
+///
+/// The facts decide about a row whichever process looks at it. All times are milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Facts {
+    pub(crate) queue: String,
+    pub(crate) lease: i64,
+    pub(crate) max_attempts: i64,
+    pub(crate) retry: RetryFacts,
+    pub(crate) defer: DeferFacts,
+    pub(crate) orphan: Orphan,
+    pub(crate) orphan_backoff: Backoff,
+    pub(crate) max_stalls: i64,
+    pub(crate) timeout: i64,
+    pub(crate) slice: i64,
+    pub(crate) concurrency: Option<i64>,
+    pub(crate) rate: Option<Rate>,
+    pub(crate) provider: Option<String>,
+    pub(crate) hooks: bool,
+    pub(crate) keep: Retention,
+}
+
+impl Default for Facts {
+    /// A bare row's numbers.
+    fn default() -> Self {
+        Self {
+            queue: "default".into(),
+            lease: 30_000,
+            max_attempts: 5,
+            retry: RetryFacts::default(),
+            defer: DeferFacts::default(),
+            orphan: Orphan::Requeue,
+            orphan_backoff: Backoff { base: 0, cap: 600_000 },
+            max_stalls: 3,
+            timeout: 600_000,
+            slice: 300_000,
+            concurrency: None,
+            rate: None,
+            provider: None,
+            hooks: false,
+            keep: Retention::default(),
+        }
+    }
+}
+
+/// How a delay grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Strategy {
+    Exponential,
+    Fixed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RetryFacts {
+    pub(crate) strategy: Strategy,
+    pub(crate) base: i64,
+    pub(crate) cap: i64,
+    pub(crate) jitter: bool,
+}
+
+impl Default for RetryFacts {
+    fn default() -> Self {
+        Self { strategy: Strategy::Exponential, base: 1_000, cap: 60_000, jitter: true }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DeferFacts {
+    pub(crate) base: i64,
+    pub(crate) cap: i64,
+    pub(crate) max_hits: i64,
+}
+
+impl Default for DeferFacts {
+    fn default() -> Self {
+        Self { base: 30_000, cap: 900_000, max_hits: 10 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Backoff {
+    pub(crate) base: i64,
+    pub(crate) cap: i64,
+}
+
+/// So many starts in a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rate {
+    pub(crate) starts: i64,
+    pub(crate) window: i64,
+}
+
+/// How long ended jobs are kept, where the kind says so, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Retention {
+    pub(crate) completed: Option<i64>,
+    pub(crate) cancelled: Option<i64>,
+    pub(crate) failed: Option<i64>,
+}
+
+/// What becomes of a job whose holder was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Orphan {
+    /// It waits for another attempt.
+    Requeue,
+    /// It is parked for a person to look at.
+    Park,
+}
+
+/// How often, and after which delays, a failed attempt is tried again.
+///
+/// ```
+/// use leasehold::Retry;
+/// use std::time::Duration;
+///
+/// const PATIENT: Retry = Retry::exponential(Duration::from_secs(5))
+///     .cap(Duration::from_secs(300))
+///     .attempts(8);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    strategy: Strategy,
+    base: Duration,
+    cap: Duration,
+    jitter: bool,
+    attempts: i64,
+}
+
+impl Retry {
+    /// 20 attempts, one second doubling up to an hour, jittered: several hours in all.
+    #[must_use]
+    pub const fn standard() -> Self {
+        Self::exponential(Duration::from_secs(1)).cap(Duration::from_secs(3600)).attempts(20)
+    }
+
+    /// Delays that start at `base` and double, up to an hour; jittered; 20 attempts.
+    #[must_use]
+    pub const fn exponential(base: Duration) -> Self {
+        Self {
+            strategy: Strategy::Exponential,
+            base,
+            cap: Duration::from_secs(3600),
+            jitter: true,
+            attempts: 20,
+        }
+    }
+
+    /// The same delay each time; jittered; 20 attempts.
+    #[must_use]
+    pub const fn fixed(delay: Duration) -> Self {
+        Self { strategy: Strategy::Fixed, base: delay, cap: delay, jitter: true, attempts: 20 }
+    }
+
+    /// No second attempt.
+    #[must_use]
+    pub const fn never() -> Self {
+        Self::fixed(Duration::from_secs(1)).attempts(1)
+    }
+
+    /// The longest delay.
+    #[must_use]
+    pub const fn cap(mut self, cap: Duration) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// Attempts in all, 1 to 1 000 000.
+    #[must_use]
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts as i64;
+        self
+    }
+
+    /// Delays exactly as computed, instead of a draw between a half and the whole.
+    #[must_use]
+    pub const fn no_jitter(mut self) -> Self {
+        self.jitter = false;
+        self
+    }
+}
+
+/// The settings of a kind.
+///
+/// ```
+/// use leasehold::{Retry, Settings};
+/// use std::time::Duration;
+///
+/// let settings = Settings::new()
+///     .queue("mail")
+///     .lease(Duration::from_secs(60))
+///     .retry(Retry::standard().attempts(5))
+///     .concurrency(4);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Settings {
+    pub(crate) facts: Facts,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Settings {
+    /// The standard settings: queue `default`, a lease of 30 s, [`Retry::standard`], a time
+    /// limit of 10 min.
+    pub fn new() -> Self {
+        Self { facts: Facts::default() }.retry(Retry::standard())
+    }
+
+    /// The queue that its jobs wait in.
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.facts.queue = queue.into();
+        self
+    }
+
+    /// How long a holder that is not heard of keeps the job; renewed every third of it.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.facts.lease = ms(lease);
+        self
+    }
+
+    /// Attempts and the delays between them.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.facts.max_attempts = retry.attempts;
+        self.facts.retry = RetryFacts {
+            strategy: retry.strategy,
+            base: ms(retry.base),
+            cap: ms(retry.cap),
+            jitter: retry.jitter,
+        };
+        self
+    }
+
+    /// The delays after a rate limit, which cost no attempt, and how many are allowed.
+    pub fn defer(mut self, base: Duration, cap: Duration, max_hits: u32) -> Self {
+        self.facts.defer = DeferFacts { base: ms(base), cap: ms(cap), max_hits: max_hits.into() };
+        self
+    }
+
+    /// What becomes of a job whose holder was lost.
+    pub fn orphan(mut self, orphan: Orphan) -> Self {
+        self.facts.orphan = orphan;
+        self
+    }
+
+    /// The wait before a job whose holder was lost runs again, doubling with each loss; at
+    /// once unless set. 15 s and 10 min are usual for heavy kinds.
+    pub fn orphan_backoff(mut self, base: Duration, cap: Duration) -> Self {
+        self.facts.orphan_backoff = Backoff { base: ms(base), cap: ms(cap) };
+        self
+    }
+
+    /// How many attempts in a row may be lost or handed back without progress before the job
+    /// is parked as poison; 3 unless set.
+    pub fn max_stalls(mut self, stalls: u32) -> Self {
+        self.facts.max_stalls = stalls.into();
+        self
+    }
+
+    /// No number of lost holders ends the job: for work that is killed on purpose.
+    pub fn survives_any_loss(mut self) -> Self {
+        self.facts.max_attempts = MAX_ATTEMPTS;
+        self.facts.max_stalls = i64::from(u32::MAX);
+        self
+    }
+
+    /// The time limit of an attempt: at the limit its signal fires, a grace later it fails.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.facts.timeout = ms(timeout);
+        self
+    }
+
+    /// No time limit.
+    pub fn no_timeout(mut self) -> Self {
+        self.facts.timeout = 0;
+        self
+    }
+
+    /// How long an attempt works before `should_yield` says to hand back; 5 min unless set.
+    pub fn slice(mut self, budget: Duration) -> Self {
+        self.facts.slice = ms(budget);
+        self
+    }
+
+    /// How many may run at a time, over all processes on the database.
+    pub fn concurrency(mut self, limit: u32) -> Self {
+        self.facts.concurrency = Some(limit.into());
+        self
+    }
+
+    /// How many may start in any window of this length, over all processes.
+    pub fn rate(mut self, starts: u32, window: Duration) -> Self {
+        self.facts.rate = Some(Rate { starts: starts.into(), window: ms(window) });
+        self
+    }
+
+    /// The provider it depends on: a rate limit of one job closes the gate for all kinds
+    /// behind the same provider.
+    pub fn provider(mut self, provider: impl Into<String>) -> Self {
+        self.facts.provider = Some(provider.into());
+        self
+    }
+
+    /// How long completed and cancelled, and how long failed jobs are kept.
+    pub fn keep(mut self, ended: Duration, failed: Duration) -> Self {
+        let ended = Some(ms(ended));
+        self.facts.keep =
+            Retention { completed: ended, cancelled: ended, failed: Some(ms(failed)) };
+        self
+    }
+}
+
+pub(crate) const MAX_ATTEMPTS: i64 = 1_000_000;
+
+impl Facts {
+    /// The first field out of its range.
+    pub(crate) fn check(&self, kind: &str) -> Result<(), Refusal> {
+        crate::validate::name("kind", kind)?;
+        crate::validate::name("queue", &self.queue)?;
+        let at_least = |field: &'static str, value: i64, least: i64| {
+            let rule = format!("at least {least}; set it in the settings of kind {kind}");
+            if value < least { Err(Refusal::invalid(field, value, rule)) } else { Ok(()) }
+        };
+        at_least("lease", self.lease, 1)?;
+        at_least("max_attempts", self.max_attempts, 1)?;
+        if self.max_attempts > MAX_ATTEMPTS {
+            let rule = format!("at most {MAX_ATTEMPTS}; set it in the settings of kind {kind}");
+            return Err(Refusal::invalid("max_attempts", self.max_attempts, rule));
+        }
+        at_least("retry.base", self.retry.base, 0)?;
+        at_least("retry.cap", self.retry.cap, 0)?;
+        at_least("defer.base", self.defer.base, 0)?;
+        at_least("defer.cap", self.defer.cap, 0)?;
+        at_least("defer.max_hits", self.defer.max_hits, 0)?;
+        at_least("orphan_backoff.base", self.orphan_backoff.base, 0)?;
+        at_least("orphan_backoff.cap", self.orphan_backoff.cap, 0)?;
+        at_least("max_stalls", self.max_stalls, 1)?;
+        at_least("timeout", self.timeout, 0)?;
+        at_least("slice", self.slice, 1)?;
+        at_least("concurrency", self.concurrency.unwrap_or(1), 1)?;
+        if let Some(rate) = self.rate {
+            at_least("rate.starts", rate.starts, 1)?;
+            at_least("rate.window", rate.window, 1)?;
+        }
+        Ok(())
+    }
+}

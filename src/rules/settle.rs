@@ -1,0 +1,306 @@
+//! What a holder's write does: the fence, the settles, the commits.
+
+use crate::error::Refusal;
+use crate::job::{ErrorClass, Status, Verdict};
+use crate::json::Json;
+use crate::kind::Facts;
+
+use super::row::{MAX_HOOK_FAILURES, Row};
+use super::{Change, Gate, Holder, backoff, text};
+
+/// How an attempt ends.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Settle {
+    Complete(Option<Json>),
+    Fail(Failure),
+    Yield,
+    Interrupt,
+    Snooze(i64),
+    Release,
+    Cancelled,
+}
+
+/// A failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) class: ErrorClass,
+    pub(crate) error: String,
+    pub(crate) code: Option<String>,
+    pub(crate) retry_after: Option<i64>,
+    /// The verdict where the budget is spent.
+    pub(crate) verdict: Verdict,
+}
+
+impl Failure {
+    pub(crate) fn transient(error: String) -> Self {
+        Self {
+            class: ErrorClass::Transient,
+            error,
+            code: None,
+            retry_after: None,
+            verdict: Verdict::AttemptsExhausted,
+        }
+    }
+}
+
+/// Whether the holder still holds the job.
+pub(crate) fn fence<'r>(row: Option<&'r Row>, holder: &Holder) -> Result<&'r Row, Refusal> {
+    let row = row.ok_or(Refusal::NotFound)?;
+    if row.status != Status::Running {
+        return Err(Refusal::NotRunning { status: row.status });
+    }
+    if row.token != Some(holder.token) {
+        let (held_epoch, current_epoch) = (holder.epoch, row.epoch);
+        return Err(Refusal::Superseded { held_epoch, current_epoch });
+    }
+    Ok(row)
+}
+
+/// Whether this settle has landed already: the job ended by this attempt in the same way.
+pub(crate) fn is_repeat(row: &Row, holder: &Holder, settle: &Settle) -> bool {
+    let cancelled = row.detail.cancel_requested_at.is_some();
+    let poisoned = row.detail.verdict == Some(Verdict::Poison);
+    let same = match settle {
+        Settle::Complete(_) => row.status == Status::Completed,
+        _ if cancelled => row.status == Status::Cancelled,
+        Settle::Fail(_) => row.status == Status::Failed && !poisoned,
+        Settle::Yield => row.status == Status::Failed && poisoned,
+        Settle::Cancelled => row.status == Status::Cancelled,
+        Settle::Interrupt | Settle::Snooze(_) | Settle::Release => false,
+    };
+    same && row.settled_epoch == Some(holder.epoch) && row.last_write.is_of(&holder.token)
+}
+
+/// What a settle by the present holder makes of its row.
+pub(crate) fn settle(
+    row: &Row,
+    facts: &Facts,
+    settle: &Settle,
+    now: i64,
+    draw: &mut dyn FnMut() -> f64,
+) -> Change {
+    let mut change = decide(row, facts, settle, now, draw);
+    if !change.row.status.is_live() {
+        change.row.settled_epoch = Some(row.epoch);
+    }
+    change
+}
+
+fn decide(
+    row: &Row,
+    facts: &Facts,
+    settle: &Settle,
+    now: i64,
+    draw: &mut dyn FnMut() -> f64,
+) -> Change {
+    let mut new = row.clone();
+    if row.detail.cancel_requested_at.is_some() && !matches!(settle, Settle::Complete(_)) {
+        let error = match settle {
+            Settle::Fail(failure) => Some(text::stored(Some(&failure.error))),
+            _ => None,
+        };
+        new.cancel(now);
+        new.detail.last_error = error.clone().or(new.detail.last_error);
+        return Change::to(new).noting("cancelled", error.as_deref());
+    }
+    match settle {
+        Settle::Complete(result) => complete(new, facts, result.clone(), now),
+        Settle::Fail(failure) => fail(new, facts, failure, now, draw),
+        Settle::Yield => hand_back(new, facts, now),
+        Settle::Interrupt => {
+            new.seq += 1;
+            new.detail.interruptions += 1;
+            new.give_back();
+            new.wait(now, now);
+            Change::to(new).noting("interrupted", None)
+        }
+        Settle::Snooze(ms) => {
+            new.give_back();
+            new.wait(now.saturating_add(*ms), now);
+            Change::to(new).noting("snoozed", None)
+        }
+        Settle::Release => {
+            new.give_back();
+            new.wait(now, now);
+            Change::to(new).noting("released", None)
+        }
+        Settle::Cancelled => {
+            new.cancel(now);
+            Change::to(new).noting("cancelled", None)
+        }
+    }
+}
+
+fn complete(mut new: Row, facts: &Facts, result: Option<Json>, now: i64) -> Change {
+    let first_try = new.epoch == 1;
+    new.end(Status::Completed, now);
+    new.detail.verdict = None;
+    new.detail.error_class = None;
+    new.detail.error_code = None;
+    new.detail.rate_limit_hits = 0;
+    let mut change = Change::to(new);
+    change.result = result;
+    change.drop_checkpoints = true;
+    change.gate = facts.provider.as_ref().map(|_| Gate::Open);
+    if first_try { change } else { change.noting("completed", None) }
+}
+
+fn fail(
+    mut new: Row,
+    facts: &Facts,
+    failure: &Failure,
+    now: i64,
+    draw: &mut dyn FnMut() -> f64,
+) -> Change {
+    let error = text::stored(Some(&failure.error));
+    new.detail.error_class = Some(failure.class);
+    new.detail.error_code.clone_from(&failure.code);
+    new.detail.last_error = Some(error.clone());
+    let mut gate = None;
+    let outcome = match failure.class {
+        ErrorClass::Terminal => {
+            new.fail(Verdict::Terminal, now);
+            "failed"
+        }
+        ErrorClass::Unrecoverable => {
+            new.fail(Verdict::Unrecoverable, now);
+            "failed"
+        }
+        ErrorClass::RateLimited => {
+            new.detail.rate_limit_hits += 1;
+            new.detail.rate_limited_at = Some(now);
+            let hits = new.detail.rate_limit_hits;
+            if hits > facts.defer.max_hits {
+                new.fail(Verdict::RateLimitExhausted, now);
+                "failed"
+            } else {
+                let wait = backoff::defer(&facts.defer, hits, failure.retry_after, draw);
+                let until = now.saturating_add(wait);
+                new.give_back();
+                new.wait(until, now);
+                gate = facts.provider.as_ref().map(|_| Gate::CloseUntil(until));
+                "deferred"
+            }
+        }
+        ErrorClass::Transient if new.attempts < new.max_attempts => {
+            let wait = backoff::retry(&facts.retry, new.attempts, failure.retry_after, draw);
+            new.wait(now.saturating_add(wait), now);
+            "retried"
+        }
+        ErrorClass::Transient => {
+            new.fail(failure.verdict, now);
+            "failed"
+        }
+    };
+    let mut change = Change::to(new).noting(outcome, Some(&error));
+    change.gate = gate;
+    change
+}
+
+fn hand_back(mut new: Row, facts: &Facts, now: i64) -> Change {
+    let committed = new.committed();
+    new.seq += 1;
+    new.give_back();
+    if !committed {
+        new.stalls += 1;
+    }
+    if !committed && new.stalls >= facts.max_stalls {
+        let error = format!(
+            "handed back {} times in a row without saving anything; the limit is {}",
+            new.stalls, facts.max_stalls
+        );
+        new.detail.last_error = Some(error.clone());
+        new.fail(Verdict::Poison, now);
+        return Change::to(new).noting("poison", Some(&error));
+    }
+    new.wait(now, now);
+    Change::to(new).noting("yielded", None)
+}
+
+/// Why an ending did not land.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused<'e> {
+    pub(crate) error: &'e str,
+    /// A hook was asked; otherwise its code is in another process.
+    pub(crate) asked: bool,
+}
+
+/// What a hook's refusal makes of an ending that was decided: the decision is kept on the
+/// row without a lease, or a completion becomes a failed attempt.
+pub(crate) fn hook_refused(
+    row: &Row,
+    facts: &Facts,
+    intended: &Row,
+    refusal: Refused<'_>,
+    now: i64,
+    draw: &mut dyn FnMut() -> f64,
+) -> Change {
+    let mut failed = row.clone();
+    failed.detail.hook_failures += i64::from(refusal.asked);
+    failed.detail.hook_tried_at = Some(now);
+    let error = refusal.error;
+    let base = if intended.status == Status::Completed {
+        let failure = Failure::transient(format!("the completion was refused by a hook: {error}"));
+        let change = settle(&failed, facts, &Settle::Fail(failure), now, draw);
+        if change.row.status.is_live() {
+            return change;
+        }
+        change.row
+    } else {
+        intended.clone()
+    };
+    let mut owed = Row { status: row.status, finished_at: None, settled_epoch: None, ..base };
+    owed.unlease();
+    owed.detail.parked_at = None;
+    owed.detail.hooked_at = None;
+    owed.detail.hook_failures = failed.detail.hook_failures;
+    owed.detail.hook_tried_at = Some(now);
+    if base_is_cancel(intended) && owed.detail.cancel_requested_at.is_none() {
+        owed.detail.cancel_requested_at = Some(now);
+        owed.detail.cancel_requested_by = Some("handler".to_owned());
+    }
+    owed.updated_at = now;
+    Change::to(owed)
+}
+
+fn base_is_cancel(intended: &Row) -> bool {
+    intended.status == Status::Cancelled
+}
+
+/// Whether the next failure of a hook is the last that is waited for.
+pub(crate) const fn hooks_spent(row: &Row) -> bool {
+    row.detail.hook_failures + 1 >= MAX_HOOK_FAILURES
+}
+
+/// A checkpoint or step saved: durable progress.
+pub(crate) fn commit(row: &Row, facts: &Facts, own_checkpoint: bool, now: i64) -> Row {
+    let mut new = touch(row, facts, now);
+    new.attempts = 1;
+    new.stalls = 0;
+    new.detail.rate_limit_hits = 0;
+    new.last_committed_at = Some(now);
+    new.commit_epoch = new.epoch;
+    new.commits += i64::from(own_checkpoint);
+    new
+}
+
+/// A write that is no commit: the lease is extended where it still lives.
+pub(crate) fn touch(row: &Row, facts: &Facts, now: i64) -> Row {
+    let mut new = row.clone();
+    new.ahead = false;
+    new.updated_at = now;
+    if new.lease_until.is_some_and(|until| until > now) {
+        new.lease_until = Some(now.saturating_add(facts.lease));
+        new.heartbeat_at = Some(now);
+    }
+    new
+}
+
+/// A renewal. `trusted` says that the holder's own monotonic deadline has not passed, so
+/// that a step of the wall clock alone takes no lease away.
+pub(crate) fn renew(row: &Row, facts: &Facts, trusted: bool, now: i64) -> Result<i64, Refusal> {
+    match row.lease_until {
+        Some(until) if until <= now && !trusted => Err(Refusal::Expired { by_ms: now - until }),
+        _ => Ok(now.saturating_add(facts.lease)),
+    }
+}

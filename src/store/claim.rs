@@ -1,0 +1,498 @@
+//! Claiming: due rows are turned, then the best of all served kinds are leased.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::params;
+
+use crate::error::{Error, StoreFault};
+use crate::job::JobId;
+use crate::json::Json;
+use crate::kind::Facts;
+use crate::rules::claim::{Claimant, Met, meet};
+use crate::rules::operate::Surroundings;
+use crate::rules::row::{Lane, Row};
+use crate::rules::{Change, Holder};
+
+use super::rows::{read_hot, read_id};
+use super::statements as sql;
+use super::txn::Txn;
+
+type Result<T, E = StoreFault> = std::result::Result<T, E>;
+
+/// Rows turned from scheduled to ready, or met without being taken, in one transaction.
+const TURNED_AT_MOST: usize = 256;
+
+/// What somebody who claims can take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Want {
+    pub(crate) owner: Arc<str>,
+    pub(crate) kinds: Vec<Arc<str>>,
+    pub(crate) limit: usize,
+    /// How many jobs with stalls.
+    pub(crate) suspects: usize,
+    /// Free slots by queue and by kind, where they are fewer than `limit`; a queue that is
+    /// not served has none.
+    pub(crate) queues: Option<HashMap<Arc<str>, usize>>,
+    pub(crate) per_kind: HashMap<Arc<str>, usize>,
+}
+
+/// One claimed job.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimed {
+    pub(crate) key: i64,
+    pub(crate) id: JobId,
+    pub(crate) kind: Arc<str>,
+    pub(crate) queue: Arc<str>,
+    pub(crate) holder: Holder,
+    pub(crate) attempt: i64,
+    pub(crate) owner: Arc<str>,
+    pub(crate) lease_until: i64,
+    pub(crate) stalls: i64,
+    pub(crate) commits: i64,
+    pub(crate) seq: i64,
+    pub(crate) created_at: i64,
+    pub(crate) payload: Option<Json>,
+    /// The job's checkpoint, where it has ever saved one.
+    pub(crate) checkpoint: Option<Json>,
+    pub(crate) facts: Arc<Facts>,
+    /// The monotonic time of the transaction.
+    pub(crate) monotonic: i64,
+}
+
+/// What a claim came to.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) claimed: Vec<Claimed>,
+    /// There is more that could not be looked at in this transaction.
+    pub(crate) more: bool,
+    /// When the next scheduled job is due, where nothing more is to be had now.
+    pub(crate) next_due: Option<i64>,
+}
+
+/// A row's place in the claim order.
+type Place = (i64, i64, JobId);
+
+/// The first row of a pair of kind and queue.
+struct Head {
+    place: Place,
+    pair: Pair,
+    lane: Lane,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Pair {
+    kind: i64,
+    queue: i64,
+}
+
+/// A claim as it goes on.
+struct Claiming<'w> {
+    want: &'w Want,
+    batch: Batch,
+    /// Room by pair, kind and queue; counted down as rows are taken.
+    kinds: HashMap<i64, i64>,
+    queues: HashMap<i64, i64>,
+    limit_keys: HashMap<String, i64>,
+    suspects: usize,
+    met: usize,
+}
+
+impl Txn<'_> {
+    /// Leases at most `want.limit` jobs.
+    pub(super) fn claim(&mut self, want: &Want) -> Result<Batch> {
+        let mut claiming = Claiming {
+            want,
+            batch: Batch::default(),
+            kinds: HashMap::new(),
+            queues: HashMap::new(),
+            limit_keys: HashMap::new(),
+            suspects: want.suspects,
+            met: 0,
+        };
+        if want.limit == 0 || want.kinds.is_empty() {
+            return Ok(claiming.batch);
+        }
+        claiming.batch.more = self.turn_due()?;
+        let pairs = self.open_pairs(&mut claiming)?;
+        if !pairs.is_empty() {
+            self.take_in_order(&mut claiming, &pairs)?;
+        }
+        let mut batch = claiming.batch;
+        if batch.claimed.len() < want.limit && !batch.more {
+            let mut statement = self.conn.prepare_cached(sql::NEXT_DUE)?;
+            let mut rows = statement.query([])?;
+            batch.next_due = rows.next()?.map(|row| row.get(0)).transpose()?;
+        }
+        self.effects.work = false;
+        Ok(batch)
+    }
+
+    /// Turns rows whose time has come; answers whether there may be more.
+    fn turn_due(&mut self) -> Result<bool> {
+        let mut due: Vec<(i64, i64)> = Vec::new();
+        {
+            let mut statement = self.conn.prepare_cached(sql::DUE)?;
+            let mut rows = statement.query([self.now])?;
+            while due.len() < TURNED_AT_MOST
+                && let Some(row) = rows.next()?
+            {
+                due.push((row.get(0)?, row.get(1)?));
+            }
+        }
+        for (key, stalls) in &due {
+            self.set_lane(*key, if *stalls > 0 { Lane::Suspect } else { Lane::Ready })?;
+        }
+        Ok(due.len() == TURNED_AT_MOST)
+    }
+
+    /// Brings back the best rows that were held by a limit key, as many as it has room for.
+    pub(super) fn free_held(&mut self, key: &str) -> Result<()> {
+        let room = self.limit_key_room(key)?.min(TURNED_AT_MOST as i64);
+        let mut back: Vec<(i64, i64)> = Vec::new();
+        if room > 0 {
+            let mut statement = self.conn.prepare_cached(sql::HELD)?;
+            let mut rows = statement.query([key])?;
+            while (back.len() as i64) < room
+                && let Some(row) = rows.next()?
+            {
+                back.push((row.get(0)?, row.get(1)?));
+            }
+        }
+        for (row, stalls) in &back {
+            self.set_lane(*row, if *stalls > 0 { Lane::Suspect } else { Lane::Ready })?;
+        }
+        self.effects.work |= !back.is_empty();
+        Ok(())
+    }
+
+    /// How many more jobs of a limit key may run.
+    fn key_room(&mut self, claiming: &mut Claiming<'_>, key: &str) -> Result<i64> {
+        if let Some(room) = claiming.limit_keys.get(key) {
+            return Ok(*room);
+        }
+        let room = self.limit_key_room(key)?;
+        claiming.limit_keys.insert(key.to_owned(), room);
+        Ok(room)
+    }
+
+    fn limit_key_room(&mut self, key: &str) -> Result<i64> {
+        match self.cache.rules(self.conn)?.key_limits.get(key).copied() {
+            Some(limit) => Ok(limit - self.count(sql::RUNNING_OF_KEY, key)?),
+            None => Ok(i64::MAX),
+        }
+    }
+
+    fn count(&self, statement: &str, of: impl rusqlite::ToSql) -> Result<i64> {
+        Ok(self.conn.prepare_cached(statement)?.query_row([of], |row| row.get(0))?)
+    }
+
+    /// The pairs of the wanted kinds from which rows may be taken now.
+    fn open_pairs(&mut self, claiming: &mut Claiming<'_>) -> Result<Vec<Pair>> {
+        let mut open = Vec::new();
+        for name in &claiming.want.kinds {
+            let Some(kind) = self.cache.known_id(self.conn, name)? else { continue };
+            let room = self.kind_room(claiming.want, kind, name)?;
+            claiming.kinds.insert(kind, room);
+            if room <= 0 {
+                continue;
+            }
+            let lanes: Vec<i64> = {
+                let rules = self.cache.rules(self.conn)?;
+                rules.lanes.iter().filter(|pair| pair.0 == kind).map(|pair| pair.1).collect()
+            };
+            for queue in lanes {
+                let room = match claiming.queues.get(&queue) {
+                    Some(room) => *room,
+                    None => self.queue_room(claiming.want, queue)?,
+                };
+                claiming.queues.insert(queue, room);
+                if room > 0 {
+                    open.push(Pair { kind, queue });
+                }
+            }
+        }
+        Ok(open)
+    }
+
+    /// How many more jobs of a kind may run: registration, pause, limit, rate and gate.
+    fn kind_room(&mut self, want: &Want, kind: i64, name: &Arc<str>) -> Result<i64> {
+        let around = self.around_kind(kind, name)?;
+        if around.first().is_some() {
+            return Ok(0);
+        }
+        let Some(facts) = self.facts(kind)? else { return Ok(0) };
+        let mut room = match want.per_kind.get(name) {
+            Some(free) => *free as i64,
+            None => i64::MAX,
+        };
+        if let Some(limit) = facts.concurrency {
+            room = room.min(limit - self.count(sql::RUNNING_OF_KIND, kind)?);
+        }
+        if let Some(rate) = facts.rate {
+            room = room.min(rate.starts - self.starts(kind, rate.window)?);
+        }
+        Ok(room)
+    }
+
+    fn queue_room(&mut self, want: &Want, queue: i64) -> Result<i64> {
+        let name = self.cache.name(self.conn, queue)?;
+        let mut room = match &want.queues {
+            None => i64::MAX,
+            Some(served) => served.get(&name).map_or(0, |free| *free as i64),
+        };
+        let rules = self.cache.rules(self.conn)?;
+        if rules.paused_queues.contains(&*name) {
+            return Ok(0);
+        }
+        if let Some(limit) = rules.queue_limits.get(&*name).copied() {
+            room = room.min(limit - self.count(sql::RUNNING_OF_QUEUE, queue)?);
+        }
+        Ok(room)
+    }
+
+    pub(super) fn facts(&mut self, kind: i64) -> Result<Option<Arc<Facts>>> {
+        Ok(self.cache.rules(self.conn)?.facts.get(&kind).cloned())
+    }
+
+    fn starts(&self, kind: i64, window: i64) -> Result<i64> {
+        let since = self.now.saturating_sub(window);
+        let mut statement = self.conn.prepare_cached(sql::STARTS)?;
+        Ok(statement.query_row([kind, since], |row| row.get(0))?)
+    }
+
+    /// What stands around the pending jobs of a kind, apart from their queue and limit key.
+    pub(super) fn around_kind(&mut self, kind: i64, name: &str) -> Result<Surroundings> {
+        let now = self.now;
+        let Some(facts) = self.facts(kind)? else { return Ok(Surroundings::default()) };
+        let mut around = Surroundings { registered: true, ..Surroundings::default() };
+        let rules = self.cache.rules(self.conn)?;
+        around.kind_paused = rules.paused_kinds.contains(name);
+        if let Some(provider) = &facts.provider {
+            around.rate_limited = rules.gates.get(provider).is_some_and(|until| *until > now);
+        }
+        if let Some(limit) = facts.concurrency {
+            around.limit_full = self.count(sql::RUNNING_OF_KIND, kind)? >= limit;
+        }
+        if let Some(rate) = facts.rate {
+            around.rate_limited |= self.starts(kind, rate.window)? >= rate.starts;
+        }
+        Ok(around)
+    }
+
+    /// The same, with the queue and the limit key of one row.
+    pub(super) fn around(&mut self, row: &Row) -> Result<Surroundings> {
+        let Some(kind) = self.cache.known_id(self.conn, &row.kind)? else {
+            return Ok(Surroundings::default());
+        };
+        let mut around = self.around_kind(kind, &row.kind)?;
+        let rules = self.cache.rules(self.conn)?;
+        around.queue_paused = rules.paused_queues.contains(&*row.queue);
+        if let Some(limit) = rules.queue_limits.get(&*row.queue).copied() {
+            let queue = self.cache.id(self.conn, &row.queue)?;
+            around.limit_full |= self.count(sql::RUNNING_OF_QUEUE, queue)? >= limit;
+        }
+        if let Some(key) = &row.limit_key {
+            around.limit_full |= self.limit_key_room(key)? <= 0;
+        }
+        Ok(around)
+    }
+
+    /// Takes rows from the pair whose head is best, until another's head is better.
+    fn take_in_order(&mut self, claiming: &mut Claiming<'_>, pairs: &[Pair]) -> Result<()> {
+        let mut heads = self.heads(Lane::Ready, pairs)?;
+        if claiming.suspects > 0 {
+            heads.extend(self.heads(Lane::Suspect, pairs)?);
+        }
+        while claiming.batch.claimed.len() < claiming.want.limit {
+            heads.sort_by(|a, b| b.place.cmp(&a.place));
+            let Some(head) = heads.pop() else { break };
+            let bound = heads.last().map(|next| next.place.clone());
+            self.take_from(claiming, &head, bound.as_ref())?;
+            if claiming.met >= TURNED_AT_MOST {
+                claiming.batch.more = true;
+                break;
+            }
+            let room = claiming.room(head.pair, head.lane);
+            if room > 0 && claiming.batch.claimed.len() < claiming.want.limit {
+                heads.extend(self.heads(head.lane, &[head.pair])?);
+            }
+        }
+        Ok(())
+    }
+
+    fn heads(&mut self, lane: Lane, pairs: &[Pair]) -> Result<Vec<Head>> {
+        let list: Vec<[i64; 2]> = pairs.iter().map(|pair| [pair.kind, pair.queue]).collect();
+        let list = serde_json::to_string(&list).unwrap_or_default();
+        let statement = if lane == Lane::Suspect { sql::SUSPECT_HEADS } else { sql::READY_HEADS };
+        let mut statement = self.conn.prepare_cached(statement)?;
+        let mut rows = statement.query([list])?;
+        let mut heads = Vec::new();
+        while let Some(row) = rows.next()? {
+            let pair = Pair { kind: row.get(1)?, queue: row.get(2)? };
+            let place = (row.get(3)?, row.get(4)?, read_id(row, 5)?);
+            heads.push(Head { place, pair, lane });
+        }
+        Ok(heads)
+    }
+
+    /// Takes rows of one pair, up to where another pair's head comes first.
+    fn take_from(
+        &mut self,
+        claiming: &mut Claiming<'_>,
+        head: &Head,
+        bound: Option<&Place>,
+    ) -> Result<()> {
+        let statement = if head.lane == Lane::Suspect { sql::SUSPECTS } else { sql::READY };
+        let free = claiming.want.limit - claiming.batch.claimed.len();
+        let room = claiming.room(head.pair, head.lane).min(free as i64);
+        let mut found = Vec::new();
+        {
+            let mut statement = self.conn.prepare_cached(statement)?;
+            let mut rows = statement.query(params![head.pair.kind, head.pair.queue])?;
+            while (found.len() as i64) < room
+                && let Some(row) = rows.next()?
+            {
+                let place = (row.get(29)?, row.get(7)?, read_id(row, 1)?);
+                if bound.is_some_and(|bound| place > *bound) {
+                    break;
+                }
+                found.push(read_hot(row)?);
+            }
+        }
+        for raw in found {
+            let row = self.named(raw)?;
+            self.meet_row(claiming, head, row)?;
+        }
+        Ok(())
+    }
+
+    fn meet_row(&mut self, claiming: &mut Claiming<'_>, head: &Head, row: Row) -> Result<()> {
+        if let Some(key) = &row.limit_key
+            && !row.is_owed()
+            && self.key_room(claiming, key)? <= 0
+        {
+            claiming.met += 1;
+            return self.set_lane(row.key, Lane::Held);
+        }
+        let Some(facts) = self.facts(head.pair.kind)? else { return Ok(()) };
+        let owner = claiming.want.owner.clone();
+        let by = Claimant { owner, token: self.entropy.bytes(), early: false };
+        match meet(&row, &facts, by, self.now) {
+            Met::Taken(new) => {
+                let claimed = self.lease(&row, &new, facts)?;
+                claiming.took(head, &row);
+                claiming.batch.claimed.push(claimed);
+                Ok(())
+            }
+            Met::Ended(change) => {
+                claiming.met += 1;
+                self.end_met(&row, &facts, &change)
+            }
+            Met::NotDue => {
+                claiming.met += 1;
+                self.set_lane(row.key, Lane::Scheduled)
+            }
+        }
+    }
+
+    /// Ends a row that a claim met; where its hooks do not agree it stays owed.
+    fn end_met(&mut self, row: &Row, facts: &Facts, change: &Change) -> Result<()> {
+        match self.end(row, facts, change) {
+            Ok(()) | Err(Error::Refused(_)) => {
+                // Out of the claim's way until the next pass has tried again.
+                if self.load(row.key)?.is_some_and(|row| row.is_owed()) {
+                    self.set_lane(row.key, Lane::Scheduled)?;
+                }
+                Ok(())
+            }
+            Err(Error::Store(fault)) => Err(fault),
+            Err(other) => Err(StoreFault::Sql(other.to_string())),
+        }
+    }
+
+    /// Writes the lease and reads what its holder needs.
+    fn lease(&mut self, row: &Row, new: &Row, facts: Arc<Facts>) -> Result<Claimed> {
+        self.write_row(row, new)?;
+        if let Some(rate) = facts.rate {
+            let kind = self.cache.id(self.conn, &row.kind)?;
+            let old = self.now.saturating_sub(rate.window);
+            self.conn.prepare_cached(sql::DROP_STARTS)?.execute([kind, old])?;
+            self.conn.prepare_cached(sql::ADD_START)?.execute([kind, self.now])?;
+        }
+        let checkpoint = match row.commits {
+            0 => None,
+            _ => self.checkpoint(row.key, "", new.epoch)?,
+        };
+        Ok(Claimed {
+            key: row.key,
+            id: row.id.clone(),
+            kind: row.kind.clone(),
+            queue: row.queue.clone(),
+            holder: Holder { token: new.token.unwrap_or_default(), epoch: new.epoch },
+            attempt: new.attempts,
+            owner: new.owner.clone().unwrap_or_default(),
+            lease_until: new.lease_until.unwrap_or_default(),
+            stalls: row.stalls,
+            commits: row.commits,
+            seq: row.seq,
+            created_at: row.created_at,
+            payload: self.text(sql::PAYLOAD, row.key)?,
+            checkpoint,
+            facts,
+            monotonic: self.monotonic,
+        })
+    }
+
+    /// Claims one job by its id, early if need be and through a pause.
+    pub(super) fn claim_by_id(
+        &mut self,
+        id: &JobId,
+        owner: &Arc<str>,
+    ) -> Result<Option<Claimed>, Error> {
+        let Some(key) = self.find(id)? else { return Ok(None) };
+        let Some(row) = self.load(key)? else { return Ok(None) };
+        if row.status != crate::job::Status::Pending {
+            return Ok(None);
+        }
+        if self.around(&row)?.ignoring_pauses().first().is_some() {
+            return Ok(None);
+        }
+        let Some(kind) = self.cache.known_id(self.conn, &row.kind)? else { return Ok(None) };
+        let Some(facts) = self.facts(kind)? else { return Ok(None) };
+        let by = Claimant { owner: owner.clone(), token: self.entropy.bytes(), early: true };
+        match meet(&row, &facts, by, self.now) {
+            Met::Taken(new) => Ok(Some(self.lease(&row, &new, facts)?)),
+            Met::Ended(change) => {
+                self.end_met(&row, &facts, &change)?;
+                Ok(None)
+            }
+            Met::NotDue => Ok(None),
+        }
+    }
+}
+
+impl Claiming<'_> {
+    fn room(&self, pair: Pair, lane: Lane) -> i64 {
+        let kind = self.kinds.get(&pair.kind).copied().unwrap_or(i64::MAX);
+        let queue = self.queues.get(&pair.queue).copied().unwrap_or(i64::MAX);
+        let suspects = if lane == Lane::Suspect { self.suspects as i64 } else { i64::MAX };
+        kind.min(queue).min(suspects)
+    }
+
+    fn took(&mut self, head: &Head, row: &Row) {
+        for room in [
+            self.kinds.get_mut(&head.pair.kind),
+            self.queues.get_mut(&head.pair.queue),
+            row.limit_key.as_ref().and_then(|key| self.limit_keys.get_mut(key)),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            *room -= 1;
+        }
+        if head.lane == Lane::Suspect {
+            self.suspects -= 1;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Enqueuing: the keys in their order, then the row.
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::error::{Error, Refusal, StoreFault};
+use crate::job::{By, Enqueued, JobId, NewJob, Was};
+use crate::kind::Facts;
+use crate::rules::row::Lane;
+use crate::validate;
+
+use super::rows::{StoredId, read_id};
+use super::statements as sql;
+use super::txn::Txn;
+
+impl Txn<'_> {
+    /// Enqueues a job, or finds the one that its keys name. `minted` is the id of a new job
+    /// whose caller gave none, so that asking again after a lost answer makes no second one.
+    pub(super) fn enqueue(&mut self, job: &NewJob, minted: &JobId) -> Result<Enqueued, Error> {
+        validate::new_job(job)?;
+        if let Some(reason) = &job.reason {
+            self.known_reason(reason)?;
+        }
+        let id = job.id.as_ref().unwrap_or(minted);
+        if let Some(existing) = self.existing(job, id)? {
+            return Ok(existing);
+        }
+        if let Some(lock) = &job.lock_key
+            && let Some(by) = self.key_holder(sql::BY_LOCK_KEY, lock, job)?
+        {
+            return Err(Refusal::LockHeld { by }.into());
+        }
+        self.insert(job, id)?;
+        Ok(Enqueued { id: id.clone(), was: Was::New })
+    }
+
+    fn known_reason(&mut self, reason: &str) -> Result<(), Error> {
+        let mut statement = self.conn.prepare_cached(sql::REASON)?;
+        let known = statement.exists([reason])?;
+        if known { Ok(()) } else { Err(Refusal::UnknownReason { reason: reason.into() }.into()) }
+    }
+
+    /// The job that an id, an idempotency key or a dedup key names, asked in this order.
+    fn existing(&mut self, job: &NewJob, id: &JobId) -> Result<Option<Enqueued>, StoreFault> {
+        let found = |id, by| Some(Enqueued { id, was: Was::Existing { by } });
+        if self.find(id)?.is_some() {
+            // An id that was minted for this very call is there because the call is asked
+            // again after its answer was lost: the job is the caller's own new one.
+            let was = if job.id.is_some() { Was::Existing { by: By::Id } } else { Was::New };
+            return Ok(Some(Enqueued { id: id.clone(), was }));
+        }
+        if let Some(key) = &job.idempotency_key
+            && let Some(id) = self.key_holder(sql::BY_IDEMPOTENCY_KEY, key, job)?
+        {
+            return Ok(found(id, By::IdempotencyKey));
+        }
+        if let Some(key) = &job.dedup_key
+            && let Some(id) = self.key_holder(sql::BY_DEDUP_KEY, key, job)?
+        {
+            return Ok(found(id, By::DedupKey));
+        }
+        Ok(None)
+    }
+
+    fn key_holder(
+        &mut self,
+        statement: &str,
+        key: &str,
+        job: &NewJob,
+    ) -> Result<Option<JobId>, StoreFault> {
+        let mut statement = self.conn.prepare_cached(statement)?;
+        let row: Option<i64> = statement
+            .query_row(params![key, job.tenant, job.organization], |row| row.get(0))
+            .optional()?;
+        row.map(|row| self.id_of(row)).transpose()
+    }
+
+    /// The id of a row.
+    pub(super) fn id_of(&mut self, key: i64) -> Result<JobId, StoreFault> {
+        let mut statement = self.conn.prepare_cached(sql::LOAD)?;
+        let mut rows = statement.query([key])?;
+        match rows.next()? {
+            Some(row) => read_id(row, 1),
+            None => Err(StoreFault::Corrupt(format!("row {key} is gone inside a transaction"))),
+        }
+    }
+
+    fn insert(&mut self, job: &NewJob, id: &JobId) -> Result<(), Error> {
+        let kind = self.cache.id(self.conn, &job.kind)?;
+        let facts = self.cache.rules(self.conn)?.facts.get(&kind).cloned();
+        let bare = Facts::default();
+        let facts = facts
+            .as_deref()
+            .or_else(|| job.defaults.as_ref().map(|settings| &settings.facts))
+            .unwrap_or(&bare);
+        let queue = self.cache.id(self.conn, &facts.queue)?;
+        let run_at = self.run_at(job)?;
+        let lane = if run_at > self.now { Lane::Scheduled } else { Lane::Ready };
+        self.conn.prepare_cached(sql::INSERT)?.execute(params![
+            StoredId(id),
+            kind,
+            queue,
+            lane as i64,
+            job.priority,
+            run_at,
+            self.now,
+            job.max_attempts.unwrap_or(facts.max_attempts),
+            job.tenant,
+            job.organization,
+            job.idempotency_key,
+            job.dedup_key,
+            job.lock_key,
+            job.limit_key,
+        ])?;
+        let key = self.conn.last_insert_rowid();
+        self.insert_beside(job, key)?;
+        self.note_lane(kind, queue)?;
+        self.effects.work |= lane == Lane::Ready;
+        Ok(())
+    }
+
+    fn run_at(&self, job: &NewJob) -> Result<i64, Refusal> {
+        let Some(delay) = job.delay else { return Ok(job.run_at.unwrap_or(self.now)) };
+        let run_at = self.now.saturating_add(validate::duration("delay", delay)?);
+        if run_at < validate::END_OF_TIME {
+            return Ok(run_at);
+        }
+        let rule = "short enough to end before the year 2200";
+        Err(Refusal::invalid("delay", format!("{delay:?}"), rule))
+    }
+
+    /// The rows of the side tables, where there is anything to keep in them.
+    fn insert_beside(&mut self, job: &NewJob, key: i64) -> Result<(), StoreFault> {
+        if let Ok(Some(payload)) = &job.payload {
+            let mut statement = self.conn.prepare_cached(sql::INSERT_PAYLOAD)?;
+            statement.execute(params![key, payload.as_str()])?;
+        }
+        let labelled = job.reason.is_some()
+            || job.subject_type.is_some()
+            || job.subject_id.is_some()
+            || job.meta.is_some()
+            || job.trace_context.is_some();
+        if labelled {
+            let mut statement = self.conn.prepare_cached(sql::INSERT_LABEL)?;
+            statement.execute(params![
+                key,
+                job.reason,
+                job.subject_type,
+                job.subject_id,
+                job.meta.as_ref().map(|meta| meta.as_str()),
+                job.trace_context,
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Remembers that a kind has jobs in a queue.
+    fn note_lane(&mut self, kind: i64, queue: i64) -> Result<(), StoreFault> {
+        if self.cache.rules(self.conn)?.lanes.insert((kind, queue)) {
+            self.conn.prepare_cached(sql::INSERT_LANE)?.execute([kind, queue])?;
+        }
+        Ok(())
+    }
+}

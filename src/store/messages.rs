@@ -1,0 +1,359 @@
+//! Every message to the store, with its reply.
+//!
+//! | message | reply |
+//! |---|---|
+//! | [`Enqueue`] | an [`Enqueued`] or a refusal for each item |
+//! | [`SettleOne`] | the job's status after it |
+//! | [`Renewals`] | the new end of each lease, or a refusal |
+//! | [`SaveOne`] | what was saved |
+//! | [`Claim`], [`ClaimById`] | leases |
+//! | [`Operate`] | what the action answers |
+//! | [`Register`] | nothing |
+//! | [`Reap`] | what the pass came to |
+//! | [`Read`] | what was read |
+
+use std::sync::Arc;
+
+use crate::error::{Error, Refusal, StoreFault};
+use crate::hooks::Tx;
+use crate::job::{Attempt, Counts, Enqueued, JobId, JobRecord, NewJob, Status, Waiting};
+use crate::json::Json;
+use crate::kind::Settings;
+use crate::rules::operate::Redrive;
+use crate::rules::settle::Settle;
+
+use super::claim::{Batch, Claimed, Want};
+use super::engine::Pending;
+use super::holder::{Save, Saved, Write};
+use super::operator::{Operator, Target};
+use super::reaper::{Known, Pass};
+use super::txn::Txn;
+
+/// A message with a reply of its own type.
+pub(crate) trait Message: Send + 'static {
+    type Reply: Send + 'static;
+
+    /// Whether it goes before others: what holders have waited for, so that no lease is
+    /// judged while its renewal waits.
+    const URGENT: bool = false;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error>;
+}
+
+/// A message on its way, with whoever waits for its answer.
+pub(crate) struct Envelope<M, F>
+where
+    M: Message,
+    F: FnOnce(Result<M::Reply, Error>) + Send,
+{
+    message: M,
+    reply: Option<F>,
+    done: Option<Result<M::Reply, Error>>,
+}
+
+impl<M, F> Drop for Envelope<M, F>
+where
+    M: Message,
+    F: FnOnce(Result<M::Reply, Error>) + Send,
+{
+    /// Nobody waits for ever: what was never answered may have landed or not.
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            let error = "the store died before it answered";
+            reply(Err(StoreFault::Unknown(error.into()).into()));
+        }
+    }
+}
+
+impl<M, F> Envelope<M, F>
+where
+    M: Message,
+    F: FnOnce(Result<M::Reply, Error>) + Send + 'static,
+{
+    pub(crate) fn seal(message: M, reply: F) -> Box<dyn Pending> {
+        Box::new(Self { message, reply: Some(reply), done: None })
+    }
+}
+
+impl<M, F> Pending for Envelope<M, F>
+where
+    M: Message,
+    F: FnOnce(Result<M::Reply, Error>) + Send,
+{
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), StoreFault> {
+        self.done = None;
+        match self.message.run(txn) {
+            // What application code did wrong was undone alone, and is an answer.
+            Err(Error::Store(fault)) if !super::operator::is_application(&fault) => Err(fault),
+            answer => {
+                self.done = Some(answer);
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(mut self: Box<Self>, outcome: Result<(), StoreFault>) {
+        let answer = match outcome {
+            Err(fault) => Err(fault.into()),
+            Ok(()) => self.done.take().unwrap_or(Err(StoreFault::Stopped.into())),
+        };
+        if let Some(reply) = self.reply.take() {
+            reply(answer);
+        }
+    }
+}
+
+/// Enqueues jobs, each with the id that it gets if it is new and has none.
+pub(crate) struct Enqueue(pub(crate) Vec<(NewJob, JobId)>);
+
+impl Message for Enqueue {
+    type Reply = Vec<Result<Enqueued, Refusal>>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        let mut answers = Vec::with_capacity(self.0.len());
+        for (job, minted) in &self.0 {
+            answers.push(refusal(txn.enqueue(job, minted))?);
+        }
+        Ok(answers)
+    }
+}
+
+/// Takes a refusal for an answer, and any other error for an error.
+fn refusal<T>(outcome: Result<T, Error>) -> Result<Result<T, Refusal>, Error> {
+    match outcome {
+        Ok(value) => Ok(Ok(value)),
+        Err(Error::Refused(refusal)) => Ok(Err(refusal)),
+        Err(other) => Err(other),
+    }
+}
+
+/// Ends an attempt.
+pub(crate) struct SettleOne {
+    pub(crate) write: Write,
+    pub(crate) how: Settle,
+}
+
+impl Message for SettleOne {
+    type Reply = Status;
+
+    const URGENT: bool = true;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Status, Error> {
+        txn.settle(&self.write, &self.how)
+    }
+}
+
+/// Extends leases.
+pub(crate) struct Renewals(pub(crate) Vec<(Write, bool)>);
+
+/// A renewed lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Renewed {
+    pub(crate) lease_until: i64,
+    pub(crate) cancel_requested: bool,
+    /// The monotonic time of the transaction.
+    pub(crate) monotonic: i64,
+}
+
+impl Message for Renewals {
+    type Reply = Vec<Result<Renewed, Refusal>>;
+
+    const URGENT: bool = true;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        let monotonic = txn.monotonic;
+        let mut answers = Vec::with_capacity(self.0.len());
+        for (write, trusted) in &self.0 {
+            let renewed = txn.renew(write, *trusted).map(|(lease_until, cancel_requested)| {
+                Renewed { lease_until, cancel_requested, monotonic }
+            });
+            answers.push(refusal(renewed)?);
+        }
+        Ok(answers)
+    }
+}
+
+/// Application code in a transaction.
+pub(crate) type Code = Box<dyn FnMut(&mut Tx<'_>) -> Result<(), Error> + Send>;
+
+/// Saves something of an attempt that goes on.
+pub(crate) struct SaveOne {
+    pub(crate) write: Write,
+    pub(crate) save: Save,
+    pub(crate) code: Option<Code>,
+}
+
+impl Message for SaveOne {
+    type Reply = Saved;
+
+    const URGENT: bool = true;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Saved, Error> {
+        match &mut self.code {
+            None => txn.save(&self.write, &self.save, None),
+            Some(code) => txn.save(&self.write, &self.save, Some(&mut **code)),
+        }
+    }
+}
+
+/// Claims for somebody who is no worker.
+pub(crate) struct Claim(pub(crate) Want);
+
+impl Message for Claim {
+    type Reply = Batch;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Batch, Error> {
+        Ok(txn.claim(&self.0)?)
+    }
+}
+
+/// Claims one job.
+pub(crate) struct ClaimById {
+    pub(crate) id: JobId,
+    pub(crate) owner: Arc<str>,
+}
+
+impl Message for ClaimById {
+    type Reply = Option<Claimed>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        txn.claim_by_id(&self.id, &self.owner)
+    }
+}
+
+/// An operator's action.
+pub(crate) struct Operate {
+    pub(crate) by: Operator,
+    pub(crate) action: Action,
+}
+
+/// Which action.
+pub(crate) enum Action {
+    Cancel(JobId),
+    Redrive(JobId, Redrive),
+    Delete(JobId),
+    Sweep { settled_before: i64, limit: usize },
+    Pause(Target),
+    Resume(Target),
+}
+
+/// What an action answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acted {
+    Done,
+    Status(Status),
+    Removed(u64),
+}
+
+impl Message for Operate {
+    type Reply = Acted;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Acted, Error> {
+        let by = &self.by;
+        match &self.action {
+            Action::Cancel(id) => txn.cancel(id, by).map(Acted::Status),
+            Action::Redrive(id, how) => txn.redrive(id, *how, by).map(|()| Acted::Done),
+            Action::Delete(id) => txn.delete(id, by).map(|()| Acted::Done),
+            Action::Sweep { settled_before, limit } => {
+                txn.sweep(*settled_before, *limit, by).map(Acted::Removed)
+            }
+            Action::Pause(target) => txn.pause(target, by).map(|()| Acted::Done),
+            Action::Resume(target) => txn.resume(target, by).map(|()| Acted::Done),
+        }
+    }
+}
+
+/// Writes down what a runtime brings with it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Register {
+    pub(crate) kinds: Vec<(String, Settings)>,
+    /// Limits on running jobs: scope, name, number.
+    pub(crate) limits: Vec<(&'static str, String, i64)>,
+    pub(crate) reasons: Vec<(String, String)>,
+}
+
+impl Message for Register {
+    type Reply = ();
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), Error> {
+        for (kind, settings) in &self.kinds {
+            txn.register(kind, settings)?;
+        }
+        for (scope, name, running) in &self.limits {
+            txn.put_limit(scope, name, *running)?;
+        }
+        for (id, label) in &self.reasons {
+            txn.put_reason(id, label)?;
+        }
+        Ok(())
+    }
+}
+
+/// A pass of the reaper.
+pub(crate) struct Reap(pub(crate) Known);
+
+impl Message for Reap {
+    type Reply = Pass;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Pass, Error> {
+        Ok(txn.reap(&self.0)?)
+    }
+}
+
+/// A question; runs on a read-only connection where there is one.
+pub(crate) enum Read {
+    Job(JobId),
+    Attempts(JobId),
+    Counts,
+    WhyWaiting(JobId),
+    /// The saved values of a job as an attempt of this epoch sees them.
+    Checkpoints {
+        key: i64,
+        epoch: i64,
+    },
+    Checkpoint {
+        key: i64,
+        name: String,
+        epoch: i64,
+    },
+    /// Whether a claim of these kinds would find something, and when the next job is due.
+    Work(Vec<Arc<str>>),
+}
+
+/// What was read.
+pub(crate) enum Seen {
+    Job(Option<Box<JobRecord>>),
+    Attempts(Vec<Attempt>),
+    Counts(Counts),
+    WhyWaiting(Waiting),
+    Checkpoints(Vec<(String, Json)>),
+    Checkpoint(Option<Json>),
+    Work { now: bool, next_due: Option<i64> },
+}
+
+impl Message for Read {
+    type Reply = Seen;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Seen, Error> {
+        Ok(match self {
+            Self::Job(id) => Seen::Job(match txn.find(id)? {
+                Some(key) => txn.record(key)?.map(Box::new),
+                None => None,
+            }),
+            Self::Attempts(id) => {
+                let key = txn.find(id)?.ok_or(Refusal::NotFound)?;
+                Seen::Attempts(txn.attempts(key)?)
+            }
+            Self::Counts => Seen::Counts(txn.counts()?),
+            Self::WhyWaiting(id) => Seen::WhyWaiting(txn.why_waiting(id)?),
+            Self::Checkpoints { key, epoch } => Seen::Checkpoints(txn.checkpoints(*key, *epoch)?),
+            Self::Checkpoint { key, name, epoch } => {
+                Seen::Checkpoint(txn.checkpoint(*key, name, *epoch)?)
+            }
+            Self::Work(kinds) => {
+                let (now, next_due) = txn.work(kinds)?;
+                Seen::Work { now, next_due }
+            }
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! The store: the only place with SQL.
+//!
+//! [`Engine`] owns the writing connection and runs batches of messages, one transaction a
+//! batch. [`txn::Txn`] is such a transaction; the other files are what can be done in it. Each
+//! loads rows, asks [`crate::rules`], and writes the answer guarded by what it read.
+
+mod cache;
+pub(crate) mod claim;
+mod engine;
+mod enqueue;
+pub(crate) mod holder;
+pub(crate) mod messages;
+mod open;
+pub(crate) mod operator;
+mod reads;
+pub(crate) mod reaper;
+mod rows;
+mod statements;
+#[cfg(test)]
+mod tests;
+pub(crate) mod txn;
+
+pub(crate) use engine::{Claimer, Engine, Pending};
+pub(crate) use open::{Place, migrations};
+pub(crate) use reads::Readers;
+
+use crate::kind::Retention;
+
+/// How safe a commit is when it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Synced to the disk: a power cut loses nothing.
+    Full,
+    /// Safe from the death of the process; a power cut may lose the last moments.
+    Normal,
+}
+
+/// What a store is told when it is opened.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreSettings {
+    pub(crate) durability: Durability,
+    /// Added to a lease before it counts as lost, in milliseconds.
+    pub(crate) grace: i64,
+    pub(crate) retention: Retention,
+    /// The time limit of application code in a transaction, in milliseconds.
+    pub(crate) code_limit: i64,
+    /// How long to wait for somebody else's lock, in milliseconds.
+    pub(crate) busy_timeout: u64,
+    pub(crate) hooks: txn::HookTable,
+}
+
+const DAY: i64 = 24 * 60 * 60 * 1_000;
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        let week = Some(7 * DAY);
+        Self {
+            durability: Durability::Full,
+            grace: 0,
+            retention: Retention { completed: week, cancelled: week, failed: Some(30 * DAY) },
+            code_limit: 5_000,
+            busy_timeout: 5_000,
+            hooks: txn::HookTable::new(),
+        }
+    }
+}

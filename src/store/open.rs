@@ -1,0 +1,170 @@
+//! Opening the database: connections, pragmas read back, migrations, the write probe.
+
+use std::path::PathBuf;
+
+use r2d2::ManageConnection;
+use r2d2_sqlite::SqliteConnectionManager;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use crate::error::StoreFault;
+
+use super::{Durability, StoreSettings, statements as sql};
+
+type Result<T> = std::result::Result<T, StoreFault>;
+
+/// The schema version that this code writes.
+pub(super) const VERSION: i64 = 1;
+
+/// Statements kept prepared: more than there are, the application's among them.
+const PREPARED: usize = 256;
+
+/// The steps from one schema version to the next, oldest first.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+
+/// The schema as SQL text, a step a version, for applications that run their own migrations.
+#[must_use]
+pub fn migrations() -> &'static [&'static str] {
+    MIGRATIONS
+}
+
+/// Where the database is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    File(PathBuf),
+    /// In memory, on one connection; gone with it.
+    Memory,
+}
+
+/// The pool's manager: a connection that is still in a transaction, or in a statement, is
+/// broken and is not handed out again.
+pub(super) struct Manager(SqliteConnectionManager);
+
+impl Manager {
+    /// Read-only connections to a file.
+    pub(super) fn readers(path: &std::path::Path, busy_timeout: u64) -> Self {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let manager = SqliteConnectionManager::file(path).with_flags(flags);
+        Self(manager.with_init(move |conn| {
+            prepare_connection(conn, busy_timeout)?;
+            conn.pragma_update(None, "query_only", true)
+        }))
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = rusqlite::Error;
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        self.0.connect()
+    }
+
+    fn is_valid(&self, _: &mut Connection) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
+    fn has_broken(&self, conn: &mut Connection) -> bool {
+        !conn.is_autocommit() || conn.is_busy()
+    }
+}
+
+fn prepare_connection(conn: &Connection, busy_timeout: u64) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(PREPARED);
+    conn.busy_timeout(std::time::Duration::from_millis(busy_timeout))?;
+    // Before anything is prepared: statements are planned once, whatever is bound to them.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
+/// Opens the writing connection: pragmas, schema, write probe.
+#[allow(clippy::disallowed_methods, reason = "the one place that opens connections to write")]
+pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connection> {
+    let mut conn = match place {
+        Place::File(path) => Connection::open(path)?,
+        Place::Memory => Connection::open_in_memory()?,
+    };
+    prepare_connection(&conn, settings.busy_timeout)?;
+    set(&conn, "foreign_keys", "1", "1")?;
+    if let Place::File(path) = place {
+        refuse_unknown_future(&conn)?;
+        set(&conn, "journal_mode", "wal", "wal").map_err(|fault| match fault {
+            StoreFault::Sql(error) => StoreFault::Sql(format!(
+                "{error}; the file system of {} may not support it",
+                path.display()
+            )),
+            other => other,
+        })?;
+    }
+    let (word, number) = match settings.durability {
+        Durability::Full => ("full", "2"),
+        Durability::Normal => ("normal", "1"),
+    };
+    set(&conn, "synchronous", word, number)?;
+    set(&conn, "wal_autocheckpoint", "1000", "1000")?;
+    set(&conn, "cache_size", "-16384", "-16384")?;
+    migrate(&mut conn)?;
+    Ok(conn)
+}
+
+/// Sets a pragma and reads it back: `SQLite` ignores what it does not know.
+fn set(conn: &Connection, pragma: &str, value: &str, expected: &str) -> Result<()> {
+    conn.pragma_update_and_check(None, pragma, value, |_| Ok(())).or_else(|error| match error {
+        rusqlite::Error::QueryReturnedNoRows => Ok(()),
+        other => Err(other),
+    })?;
+    let found: String = conn.pragma_query_value(None, pragma, |row| {
+        let value: rusqlite::types::Value = row.get(0)?;
+        Ok(match value {
+            rusqlite::types::Value::Integer(n) => n.to_string(),
+            rusqlite::types::Value::Text(text) => text,
+            other => format!("{other:?}"),
+        })
+    })?;
+    if found == expected {
+        Ok(())
+    } else {
+        Err(StoreFault::Sql(format!(
+            "pragma {pragma} is {found}, not {expected}, after setting it"
+        )))
+    }
+}
+
+/// The versions in the schema table, where there is one.
+pub(super) fn versions(conn: &Connection) -> Result<Option<(i64, i64)>> {
+    let known: bool = conn.query_row(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'leasehold_schema')",
+        [],
+        |row| row.get(0),
+    )?;
+    if !known {
+        return Ok(None);
+    }
+    Ok(Some(conn.query_row(sql::SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
+}
+
+fn refuse_unknown_future(conn: &Connection) -> Result<()> {
+    match versions(conn)? {
+        Some((_, oldest_compatible)) if oldest_compatible > VERSION => {
+            Err(StoreFault::TooNew { oldest_compatible })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Brings the schema up to date in one immediate transaction, which also proves that the
+/// file can be written. Processes that start together wait here, look again, and find nothing
+/// left to do.
+fn migrate(conn: &mut Connection) -> Result<()> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    refuse_unknown_future(&tx)?;
+    let version = versions(&tx)?.map_or(0, |(version, _)| version);
+    let done = usize::try_from(version).unwrap_or_default();
+    for step in MIGRATIONS.iter().skip(done) {
+        tx.execute_batch(step)?;
+    }
+    // The probe: a write to a real table, on every start.
+    tx.execute("UPDATE leasehold_schema SET version = max(version, ?1) WHERE one = 1", [VERSION])?;
+    tx.commit()?;
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Reading: a few read-only connections on threads of their own, so that no question waits
+//! for a commit, and no answer holds a transaction open.
+
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::error::StoreFault;
+
+use super::cache::Cache;
+use super::engine::Pending;
+use super::open::Manager;
+use super::txn::{AppFence, Effects, Txn};
+use super::{StoreSettings, statements as sql};
+
+const THREADS: u32 = 2;
+
+/// Sends questions to whichever reader is free.
+#[derive(Clone)]
+pub(crate) struct Readers(mpsc::Sender<Box<dyn Pending>>);
+
+impl Readers {
+    /// Readers of a file. Their threads end when the last handle is gone.
+    pub(crate) fn start(
+        path: &std::path::Path,
+        settings: &StoreSettings,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+    ) -> Result<Self, StoreFault> {
+        let pool = r2d2::Pool::builder()
+            .max_size(THREADS)
+            .min_idle(Some(0))
+            .test_on_check_out(false)
+            .connection_timeout(std::time::Duration::from_secs(10))
+            .build(Manager::readers(path, settings.busy_timeout))
+            .map_err(|error| StoreFault::Io(error.to_string()))?;
+        let (sender, receiver) = mpsc::channel::<Box<dyn Pending>>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for n in 0..THREADS {
+            let mut reader = Reader {
+                pool: pool.clone(),
+                clock: clock.clone(),
+                entropy: entropy.clone(),
+                settings: settings.clone(),
+                fence: AppFence::new(clock.clone(), settings.code_limit),
+            };
+            let receiver = receiver.clone();
+            std::thread::Builder::new()
+                .name(format!("leasehold-reader-{n}"))
+                .spawn(move || {
+                    loop {
+                        let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                        let Ok(question) = next else { break };
+                        reader.ask(question);
+                    }
+                })
+                .map_err(|error| StoreFault::Io(error.to_string()))?;
+        }
+        Ok(Self(sender))
+    }
+
+    /// Asks a question.
+    pub(crate) fn ask(&self, question: Box<dyn Pending>) {
+        if let Err(mpsc::SendError(question)) = self.0.send(question) {
+            question.answer(Err(StoreFault::Stopped));
+        }
+    }
+}
+
+struct Reader {
+    pool: r2d2::Pool<Manager>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    settings: StoreSettings,
+    fence: AppFence,
+}
+
+impl Reader {
+    fn ask(&mut self, mut question: Box<dyn Pending>) {
+        let outcome = match self.pool.get() {
+            Ok(conn) => self.read(&conn, &mut question),
+            Err(error) => Err(StoreFault::Io(error.to_string())),
+        };
+        question.answer(outcome);
+    }
+
+    fn read(&self, conn: &Connection, question: &mut Box<dyn Pending>) -> Result<(), StoreFault> {
+        // One snapshot for all of a question's statements; it ends before the answer.
+        let snapshot = conn.unchecked_transaction()?;
+        let mut cache = Cache::default();
+        let mut txn = Txn {
+            conn: &snapshot,
+            cache: &mut cache,
+            now: self.clock.now(),
+            monotonic: self.clock.monotonic(),
+            entropy: &*self.entropy,
+            settings: &self.settings,
+            fence: &self.fence,
+            effects: Effects::default(),
+        };
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| question.run(&mut txn)));
+        match ran {
+            Ok(outcome) => outcome,
+            Err(panic) => Err(StoreFault::Panicked(crate::rules::text::of_panic(panic))),
+        }
+    }
+}
+
+impl Txn<'_> {
+    /// Whether a claim of these kinds would find something now, and when the next job of any
+    /// kind is due.
+    pub(super) fn work(&mut self, kinds: &[Arc<str>]) -> Result<(bool, Option<i64>), StoreFault> {
+        let mut numbers = Vec::with_capacity(kinds.len());
+        for kind in kinds {
+            numbers.extend(self.cache.known_id(self.conn, kind)?);
+        }
+        let list = serde_json::to_string(&numbers).unwrap_or_default();
+        let mut now = false;
+        for statement in [sql::ANY_READY, sql::ANY_SUSPECT] {
+            now = now || self.conn.prepare_cached(statement)?.exists([&list])?;
+        }
+        let next: Option<i64> =
+            self.conn.prepare_cached(sql::NEXT_DUE)?.query_row([], |row| row.get(0)).optional()?;
+        Ok((now || next.is_some_and(|at| at <= self.now), next))
+    }
+}

@@ -1,0 +1,275 @@
+//! A pass of the reaper: endings that are owed, leases that are lost, rows past retention.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::error::{Error, StoreFault};
+use crate::job::Status;
+use crate::rules::reap::{Judge, finish, reap};
+use crate::rules::row::Row;
+
+use super::rows::status_code;
+use super::statements as sql;
+use super::txn::Txn;
+
+/// Rows decided in one pass, of each sort.
+const BATCH: usize = 100;
+/// The least time between two runs of retention, in milliseconds.
+const RETENTION_EVERY: i64 = 60_000;
+
+/// What a pass of the reaper did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReapReport {
+    /// Rows looked at closely: owed an ending, or with a lost lease.
+    pub scanned: u64,
+    /// Ended as cancelled.
+    pub cancelled: u64,
+    /// Made to wait for another attempt.
+    pub requeued: u64,
+    /// Ended as failed.
+    pub failed: u64,
+    /// Ended as failed, for a person to look at.
+    pub parked: u64,
+    /// Removed by retention.
+    pub swept: u64,
+    /// Rows whose decision could not land.
+    pub errors: u64,
+}
+
+/// A running row as a pass saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sighting {
+    pub(crate) key: i64,
+    pub(crate) epoch: i64,
+    pub(crate) heartbeat_at: i64,
+}
+
+/// What is known outside of the database when a pass starts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// Owners on this host whose lock is held: their leases are lost only once confirmed.
+    pub(crate) alive: HashSet<Arc<str>>,
+    /// Owners on this host whose lock is free: the process is gone, and so are its leases.
+    pub(crate) dead: HashSet<Arc<str>>,
+    /// Rows of owners alive that have shown no sign of life for a whole lease.
+    pub(crate) confirmed: HashSet<Sighting>,
+}
+
+/// What a pass came to.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    pub(crate) report: ReapReport,
+    /// When the next lease ends.
+    pub(crate) next_lease: Option<i64>,
+    /// Rows that look lost, of owners that are alive, with the length of their lease.
+    pub(crate) doubtful: HashMap<Sighting, i64>,
+    /// Dead owners that still have rows.
+    pub(crate) undecided: HashSet<Arc<str>>,
+    /// A batch was full.
+    pub(crate) more: bool,
+}
+
+impl Txn<'_> {
+    /// One pass.
+    pub(super) fn reap(&mut self, known: &Known) -> Result<Pass, StoreFault> {
+        let mut pass = Pass::default();
+        let lost = self.lost(known, &mut pass)?;
+        let owed = self.owed()?;
+        pass.more = lost.len() >= BATCH || owed.len() >= BATCH;
+        let (first, then): (Vec<_>, Vec<_>) = owed
+            .into_iter()
+            .map(|row| (row, true))
+            .chain(lost.into_iter().map(|row| (row, false)))
+            .partition(|(row, _)| row.detail.cancel_requested_at.is_some());
+        for (row, owed) in first.into_iter().chain(then) {
+            pass.report.scanned += 1;
+            self.decide(&row, owed, &mut pass)?;
+        }
+        self.free_held_keys()?;
+        pass.report.swept = self.retention()?;
+        Ok(pass)
+    }
+
+    fn owed(&mut self) -> Result<Vec<Row>, StoreFault> {
+        let mut keys: Vec<i64> = Vec::new();
+        {
+            let mut statement = self.conn.prepare_cached(sql::OWED)?;
+            let mut rows = statement.query([])?;
+            while keys.len() < BATCH
+                && let Some(row) = rows.next()?
+            {
+                keys.push(row.get(0)?);
+            }
+        }
+        let mut owed = Vec::with_capacity(keys.len());
+        for key in keys {
+            if let Some(row) = self.load(key)?
+                && self.may_end(&row)?
+            {
+                owed.push(row);
+            }
+        }
+        Ok(owed)
+    }
+
+    /// Whether this process has the code that an ending of the row needs.
+    fn may_end(&mut self, row: &Row) -> Result<bool, StoreFault> {
+        let facts = self.facts_by_name(&row.kind)?;
+        Ok(!facts.hooks || self.settings.hooks.contains_key(&row.kind))
+    }
+
+    /// Running rows whose lease is lost, and the end of the next lease.
+    fn lost(&mut self, known: &Known, pass: &mut Pass) -> Result<Vec<Row>, StoreFault> {
+        let longest = self.cache.rules(self.conn)?.longest_lease();
+        let judge = Judge { now: self.now, grace: self.settings.grace, longest };
+        let mut seen: Vec<(Sighting, Option<i64>, Option<i64>)> = Vec::new();
+        {
+            let mut statement = self.conn.prepare_cached(sql::RUNNING)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let heartbeat_at = row.get::<_, Option<i64>>(3)?.unwrap_or_default();
+                let sighting = Sighting { key: row.get(0)?, epoch: row.get(2)?, heartbeat_at };
+                seen.push((sighting, row.get(1)?, row.get(4)?));
+            }
+        }
+        let mut lost = Vec::new();
+        for (sighting, owner, lease_until) in seen {
+            let owner = match owner {
+                Some(owner) => Some(self.cache.name(self.conn, owner)?),
+                None => None,
+            };
+            let is = |owners: &HashSet<Arc<str>>| {
+                owner.as_ref().is_some_and(|owner| owners.contains(owner))
+            };
+            let over = judge.is_over(lease_until);
+            if let Some(owner) = owner.as_ref().filter(|_| is(&known.dead)) {
+                pass.undecided.insert(owner.clone());
+            }
+            if !over && !is(&known.dead) {
+                let until = lease_until.unwrap_or(i64::MAX);
+                pass.next_lease = Some(pass.next_lease.unwrap_or(i64::MAX).min(until));
+                continue;
+            }
+            let Some(row) = self.load(sighting.key)? else { continue };
+            if row.is_owed() {
+                continue;
+            }
+            if is(&known.alive) && !known.confirmed.contains(&sighting) {
+                let lease = self.facts_by_name(&row.kind)?.lease;
+                pass.doubtful.insert(sighting, lease);
+                continue;
+            }
+            if lost.len() < BATCH {
+                lost.push(row);
+            }
+        }
+        Ok(lost)
+    }
+
+    fn decide(&mut self, row: &Row, owed: bool, pass: &mut Pass) -> Result<(), StoreFault> {
+        let facts = self.facts_by_name(&row.kind)?;
+        let change = if owed { finish(row, self.now) } else { reap(row, &facts, self.now) };
+        let outcome = if change.row.status.is_live() {
+            self.write(row, &change).map_err(Error::from)
+        } else {
+            self.end(row, &facts, &change)
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(Error::Refused(_)) => {
+                pass.report.errors += 1;
+                return Ok(());
+            }
+            Err(Error::Store(fault)) => return Err(fault),
+            Err(other) => return Err(StoreFault::Sql(other.to_string())),
+        }
+        let report = &mut pass.report;
+        let parked = match self.load(row.key)? {
+            Some(after) => after.detail.parked_at.is_some(),
+            None => false,
+        };
+        match change.row.status {
+            Status::Cancelled => report.cancelled += 1,
+            Status::Failed if parked => report.parked += 1,
+            Status::Failed => report.failed += 1,
+            Status::Pending | Status::Running | Status::Completed => report.requeued += 1,
+        }
+        Ok(())
+    }
+
+    /// Looks again at limit keys that hold rows back, a few a pass: what frees a place brings
+    /// rows back by itself, and this mends what was changed by hand.
+    fn free_held_keys(&mut self) -> Result<(), StoreFault> {
+        let mut after = String::new();
+        for _ in 0..20 {
+            let next: Option<String> = self
+                .conn
+                .prepare_cached(sql::NEXT_HELD_KEY)?
+                .query_row([&after], |row| row.get(0))
+                .optional()?;
+            let Some(key) = next else { break };
+            self.free_held(&key)?;
+            after = key;
+        }
+        Ok(())
+    }
+
+    /// Removes rows past their time, at most once a minute.
+    fn retention(&mut self) -> Result<u64, StoreFault> {
+        let last: Option<i64> = self
+            .conn
+            .prepare_cached(sql::STATE)?
+            .query_row(["last_retention"], |row| row.get(0))
+            .optional()?;
+        if last.is_some_and(|last| (last..last + RETENTION_EVERY).contains(&self.now)) {
+            return Ok(0);
+        }
+        self.conn.prepare_cached(sql::PUT_STATE)?.execute(params!["last_retention", self.now])?;
+        let keep = self.settings.retention;
+        let mut swept = 0;
+        for (status, keep) in [
+            (Status::Completed, keep.completed),
+            (Status::Cancelled, keep.cancelled),
+            (Status::Failed, keep.failed),
+        ] {
+            swept += self.sweep_status(status, keep.unwrap_or(i64::MAX), BATCH)?;
+        }
+        Ok(swept)
+    }
+
+    /// Removes rows of one status that are older than their kind, or else `keep`, allows.
+    fn sweep_status(&mut self, status: Status, keep: i64, limit: usize) -> Result<u64, StoreFault> {
+        let own = |facts: &crate::kind::Facts| match status {
+            Status::Completed => facts.keep.completed,
+            Status::Cancelled => facts.keep.cancelled,
+            _ => facts.keep.failed,
+        };
+        let rules = self.cache.rules(self.conn)?;
+        let by_kind: HashMap<i64, i64> =
+            rules.facts.iter().filter_map(|(kind, facts)| Some((*kind, own(facts)?))).collect();
+        let shortest = by_kind.values().copied().fold(keep, i64::min);
+        let mut found: Vec<(i64, i64)> = Vec::new();
+        {
+            let mut statement = self.conn.prepare_cached(sql::ENDED)?;
+            let horizon = self.now.saturating_sub(shortest);
+            let mut rows = statement.query([status_code(status), horizon])?;
+            while found.len() < limit
+                && let Some(row) = rows.next()?
+            {
+                let (kind, finished_at): (i64, i64) = (row.get(1)?, row.get(2)?);
+                let keep = by_kind.get(&kind).copied().unwrap_or(keep);
+                if finished_at < self.now.saturating_sub(keep) {
+                    found.push((row.get(0)?, kind));
+                }
+            }
+        }
+        for (key, kind) in &found {
+            let kind = self.cache.name(self.conn, *kind)?;
+            self.remove(*key, &kind, status)?;
+        }
+        Ok(found.len() as u64)
+    }
+}

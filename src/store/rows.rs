@@ -1,0 +1,385 @@
+//! Rows in and out of the database.
+
+use std::sync::Arc;
+
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::{OptionalExtension, Row as SqlRow, ToSql, params};
+use uuid::Uuid;
+
+use crate::error::StoreFault;
+use crate::job::{Attempt, JobId, JobRecord, Status};
+use crate::json::Json;
+use crate::rules::row::{Detail, Lane, Row, WriteMark};
+use crate::rules::{Change, History};
+
+use super::statements as sql;
+use super::txn::Txn;
+
+type Result<T> = std::result::Result<T, StoreFault>;
+
+/// An id as it is stored: a UUID's 16 bytes, or the caller's text.
+pub(super) struct StoredId<'a>(pub(super) &'a JobId);
+
+impl ToSql for StoredId<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match (self.0.as_uuid(), self.0.given()) {
+            (Some(uuid), _) => ToSqlOutput::Owned(Value::Blob(uuid.as_bytes().to_vec())),
+            (None, text) => ToSqlOutput::Borrowed(text.unwrap_or_default().into()),
+        })
+    }
+}
+
+pub(super) fn read_id(row: &SqlRow<'_>, column: usize) -> Result<JobId> {
+    match row.get_ref(column)? {
+        ValueRef::Blob(bytes) => match Uuid::from_slice(bytes) {
+            Ok(uuid) => Ok(JobId::minted(uuid)),
+            Err(error) => Err(StoreFault::Corrupt(format!("a job's id: {error}"))),
+        },
+        other => Ok(JobId::new(other.as_str().map_err(rusqlite::Error::from)?)),
+    }
+}
+
+const STATUSES: [Status; 5] =
+    [Status::Pending, Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
+
+pub(super) fn status_code(status: Status) -> i64 {
+    STATUSES.iter().position(|each| *each == status).map_or(0, |n| n as i64)
+}
+
+pub(super) fn read_status(code: i64) -> Result<Status> {
+    let known = usize::try_from(code).ok().and_then(|n| STATUSES.get(n)).copied();
+    known.ok_or_else(|| StoreFault::Corrupt(format!("a job's status is {code}")))
+}
+
+fn word<T>(text: Option<String>, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
+    match text {
+        None => Ok(None),
+        Some(text) => match parse(&text) {
+            Some(value) => Ok(Some(value)),
+            None => Err(StoreFault::Corrupt(format!("unknown word {text:?} in a job's row"))),
+        },
+    }
+}
+
+/// A row whose names and details have not been looked up yet.
+pub(super) struct Raw {
+    row: Row,
+    kind: i64,
+    queue: i64,
+    owner: Option<i64>,
+    detailed: bool,
+}
+
+/// Reads the columns of `hot!`.
+pub(super) fn read_hot(row: &SqlRow<'_>) -> Result<Raw> {
+    let nothing: Arc<str> = Arc::from("");
+    Ok(Raw {
+        kind: row.get(2)?,
+        queue: row.get(3)?,
+        owner: row.get(17)?,
+        detailed: row.get(28)?,
+        row: Row {
+            key: row.get(0)?,
+            id: read_id(row, 1)?,
+            kind: nothing.clone(),
+            queue: nothing,
+            status: read_status(row.get(4)?)?,
+            priority: row.get(5)?,
+            run_at: row.get(6)?,
+            created_at: row.get(7)?,
+            updated_at: row.get(8)?,
+            started_at: row.get(9)?,
+            finished_at: row.get(10)?,
+            attempts: row.get(11)?,
+            max_attempts: row.get(12)?,
+            epoch: row.get(13)?,
+            stalls: row.get(14)?,
+            seq: row.get(15)?,
+            token: row.get(16)?,
+            owner: None,
+            lease_until: row.get(18)?,
+            heartbeat_at: row.get(19)?,
+            settled_epoch: row.get(20)?,
+            last_committed_at: row.get(21)?,
+            commit_epoch: row.get(22)?,
+            commits: row.get(23)?,
+            last_write: WriteMark { holder: row.get(24)?, number: row.get(25)? },
+            ahead: row.get(26)?,
+            limit_key: row.get(27)?,
+            detail: Detail::default(),
+        },
+    })
+}
+
+impl Txn<'_> {
+    /// The key of a job's row.
+    pub(super) fn find(&mut self, id: &JobId) -> Result<Option<i64>> {
+        let mut statement = self.conn.prepare_cached(sql::FIND)?;
+        Ok(statement.query_row([StoredId(id)], |row| row.get(0)).optional()?)
+    }
+
+    /// A job's row by its key.
+    pub(super) fn load(&mut self, key: i64) -> Result<Option<Row>> {
+        let raw = {
+            let mut statement = self.conn.prepare_cached(sql::LOAD)?;
+            let mut rows = statement.query([key])?;
+            rows.next()?.map(read_hot).transpose()?
+        };
+        raw.map(|raw| self.named(raw)).transpose()
+    }
+
+    /// Looks up what a raw row lacks.
+    pub(super) fn named(&mut self, raw: Raw) -> Result<Row> {
+        let mut row = raw.row;
+        row.kind = self.cache.name(self.conn, raw.kind)?;
+        row.queue = self.cache.name(self.conn, raw.queue)?;
+        if let Some(owner) = raw.owner {
+            row.owner = Some(self.cache.name(self.conn, owner)?);
+        }
+        if raw.detailed {
+            row.detail = self.detail(row.key)?;
+        }
+        Ok(row)
+    }
+
+    fn detail(&mut self, key: i64) -> Result<Detail> {
+        let mut statement = self.conn.prepare_cached(sql::DETAIL)?;
+        let mut rows = statement.query([key])?;
+        let Some(row) = rows.next()? else { return Ok(Detail::default()) };
+        Ok(Detail {
+            verdict: word(row.get(0)?, crate::job::Verdict::parse)?,
+            error_class: word(row.get(1)?, crate::job::ErrorClass::parse)?,
+            error_code: row.get(2)?,
+            last_error: row.get(3)?,
+            cancel_requested_at: row.get(4)?,
+            cancel_requested_by: row.get(5)?,
+            parked_at: row.get(6)?,
+            hooked_at: row.get(7)?,
+            hook_failures: row.get(8)?,
+            hook_tried_at: row.get(9)?,
+            redrives: row.get(10)?,
+            interruptions: row.get(11)?,
+            rate_limit_hits: row.get(12)?,
+            rate_limited_at: row.get(13)?,
+            progress_done: row.get(14)?,
+            progress_total: row.get(15)?,
+        })
+    }
+
+    /// Writes a change of a row that was read in this transaction, guarded by what was read.
+    pub(super) fn write(&mut self, old: &Row, change: &Change) -> Result<()> {
+        let new = &change.row;
+        self.write_row(old, new)?;
+        if new.status == Status::Completed {
+            if let Some(result) = &change.result {
+                let mut statement = self.conn.prepare_cached(sql::PUT_RESULT)?;
+                statement.execute(params![new.key, result.as_str()])?;
+            }
+        } else if old.status == Status::Completed {
+            self.conn.prepare_cached(sql::DROP_RESULT)?.execute([new.key])?;
+        }
+        if change.drop_checkpoints && old.last_committed_at.is_some() {
+            self.conn.prepare_cached(sql::DROP_CHECKPOINTS)?.execute([new.key])?;
+        }
+        if let Some(history) = &change.history {
+            self.add_history(new.key, old.epoch, history)?;
+        }
+        if let Some(gate) = change.gate {
+            self.set_gate(&new.kind, gate)?;
+        }
+        self.effects.note(old, new, self.now);
+        if old.status == Status::Running
+            && new.status != Status::Running
+            && let Some(key) = &new.limit_key
+        {
+            self.free_held(key)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a row alone.
+    pub(super) fn write_row(&mut self, old: &Row, new: &Row) -> Result<()> {
+        let detailed = new.detail != Detail::default();
+        let owed_at = new.is_owed().then(|| new.detail.hook_tried_at.unwrap_or(new.updated_at));
+        let owner = match &new.owner {
+            Some(owner) => Some(self.cache.id(self.conn, owner)?),
+            None => None,
+        };
+        let claimed = new.status == Status::Running && old.status == Status::Pending;
+        let changed = self.conn.prepare_cached(sql::UPDATE)?.execute(params![
+            old.key,
+            status_code(old.status),
+            old.epoch,
+            old.token,
+            status_code(new.status),
+            new.lane(self.now).map(|lane| lane as i64),
+            new.run_at,
+            new.updated_at,
+            new.started_at,
+            new.finished_at,
+            new.attempts,
+            new.max_attempts,
+            new.epoch,
+            new.stalls,
+            new.seq,
+            new.token,
+            owner,
+            new.lease_until,
+            new.heartbeat_at,
+            new.settled_epoch,
+            new.last_committed_at,
+            new.commit_epoch,
+            new.commits,
+            new.last_write.holder,
+            new.last_write.number,
+            new.ahead,
+            owed_at,
+            detailed,
+            claimed,
+        ])?;
+        if changed != 1 {
+            let what = format!("job {} changed inside a transaction", old.id);
+            return Err(StoreFault::Corrupt(what));
+        }
+        self.write_detail(&old.detail, new)
+    }
+
+    fn write_detail(&mut self, old: &Detail, new: &Row) -> Result<()> {
+        let detail = &new.detail;
+        if detail == old {
+            return Ok(());
+        }
+        if *detail == Detail::default() {
+            self.conn.prepare_cached(sql::DELETE_DETAIL)?.execute([new.key])?;
+            return Ok(());
+        }
+        self.conn.prepare_cached(sql::UPSERT_DETAIL)?.execute(params![
+            new.key,
+            detail.verdict.map(crate::job::Verdict::as_str),
+            detail.error_class.map(crate::job::ErrorClass::as_str),
+            detail.error_code,
+            detail.last_error,
+            detail.cancel_requested_at,
+            detail.cancel_requested_by,
+            detail.parked_at,
+            detail.hooked_at,
+            detail.hook_failures,
+            detail.hook_tried_at,
+            detail.redrives,
+            detail.interruptions,
+            detail.rate_limit_hits,
+            detail.rate_limited_at,
+            detail.progress_done,
+            detail.progress_total,
+        ])?;
+        Ok(())
+    }
+
+    /// Adds to a job's history, which keeps the last hundred entries.
+    pub(super) fn add_history(&mut self, key: i64, epoch: i64, entry: &History) -> Result<()> {
+        self.conn.prepare_cached(sql::INSERT_ATTEMPT)?.execute(params![
+            key,
+            epoch,
+            self.now,
+            entry.outcome,
+            entry.error
+        ])?;
+        if epoch > 50 || entry.outcome == "refused" {
+            self.conn.prepare_cached(sql::TRIM_ATTEMPTS)?.execute([key])?;
+        }
+        Ok(())
+    }
+
+    /// The whole record of a job, its texts included.
+    pub(super) fn record(&mut self, key: i64) -> Result<Option<JobRecord>> {
+        let Some(row) = self.load(key)? else { return Ok(None) };
+        let payload = self.text(sql::PAYLOAD, key)?;
+        let result = self.text(sql::RESULT, key)?;
+        let mut statement = self.conn.prepare_cached(sql::RECORD)?;
+        let mut rows = statement.query([key])?;
+        let Some(columns) = rows.next()? else { return Ok(None) };
+        let (phase, detail) = (row.phase(self.now), row.detail);
+        Ok(Some(JobRecord {
+            id: row.id,
+            kind: row.kind,
+            queue: row.queue,
+            tenant: columns.get(4)?,
+            organization: columns.get(5)?,
+            reason: columns.get(6)?,
+            subject_type: columns.get(7)?,
+            subject_id: columns.get(8)?,
+            meta: columns.get::<_, Option<String>>(9)?.map(Json::stored),
+            trace_context: columns.get(10)?,
+            payload,
+            result,
+            progress_done: detail.progress_done,
+            progress_total: detail.progress_total,
+            idempotency_key: columns.get(1)?,
+            dedup_key: columns.get(2)?,
+            lock_key: columns.get(3)?,
+            limit_key: row.limit_key,
+            status: row.status,
+            phase,
+            priority: row.priority,
+            run_at: row.run_at,
+            created_at: row.created_at,
+            epoch: row.epoch,
+            owner: row.owner,
+            lease_until: row.lease_until,
+            heartbeat_at: row.heartbeat_at,
+            attempts: row.attempts,
+            max_attempts: row.max_attempts,
+            stalls: row.stalls,
+            seq: row.seq,
+            redrives: detail.redrives,
+            interruptions: detail.interruptions,
+            rate_limit_hits: detail.rate_limit_hits,
+            rate_limited_at: detail.rate_limited_at,
+            hook_failures: detail.hook_failures,
+            last_committed_at: row.last_committed_at,
+            verdict: detail.verdict,
+            error_class: detail.error_class,
+            error_code: detail.error_code,
+            last_error: detail.last_error,
+            cancel_requested_at: detail.cancel_requested_at,
+            cancel_requested_by: detail.cancel_requested_by,
+            parked_at: detail.parked_at,
+            settled_epoch: row.settled_epoch,
+            hooked_at: detail.hooked_at,
+            updated_at: row.updated_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+        }))
+    }
+
+    /// The text of a side table.
+    pub(super) fn text(&mut self, statement: &str, key: i64) -> Result<Option<Json>> {
+        let mut statement = self.conn.prepare_cached(statement)?;
+        let text: Option<String> = statement.query_row([key], |row| row.get(0)).optional()?;
+        Ok(text.map(Json::stored))
+    }
+
+    /// A job's history, oldest first.
+    pub(super) fn attempts(&mut self, key: i64) -> Result<Vec<Attempt>> {
+        let mut statement = self.conn.prepare_cached(sql::ATTEMPTS)?;
+        let mut rows = statement.query([key])?;
+        let mut attempts = Vec::new();
+        while let Some(row) = rows.next()? {
+            attempts.push(Attempt {
+                epoch: row.get(0)?,
+                owner: row.get::<_, Option<String>>(1)?.map(Into::into),
+                claimed_at: row.get(2)?,
+                ended_at: row.get(3)?,
+                outcome: row.get(4)?,
+                error: row.get(5)?,
+            });
+        }
+        Ok(attempts)
+    }
+
+    /// Moves a pending row to another lane.
+    pub(super) fn set_lane(&mut self, key: i64, lane: Lane) -> Result<()> {
+        self.conn.prepare_cached(sql::SET_LANE)?.execute(params![key, lane as i64])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! One write transaction, and how application code is kept in its place within it.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use rusqlite::Connection;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+
+use crate::clock::Clock;
+use crate::entropy::Entropy;
+use crate::error::{Error, StoreFault};
+use crate::hooks::{Hooks, Tx};
+use crate::job::{JobId, JobRecord, Status};
+use crate::rules::row::Row;
+use crate::rules::text;
+
+use super::cache::Cache;
+use super::statements as sql;
+
+/// A write transaction that has the lock: its connection, its one `now`, and what it has
+/// done so far.
+pub(crate) struct Txn<'e> {
+    pub(super) conn: &'e Connection,
+    pub(super) cache: &'e mut Cache,
+    pub(super) now: i64,
+    pub(super) monotonic: i64,
+    pub(super) entropy: &'e dyn Entropy,
+    pub(super) settings: &'e super::StoreSettings,
+    pub(super) fence: &'e AppFence,
+    pub(super) effects: Effects,
+}
+
+/// Hooks by kind.
+pub(crate) type HookTable = HashMap<Arc<str>, Hooks>;
+
+/// What a transaction has done that somebody must hear of after its commit.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// Work has become due, or a place has become free.
+    pub(crate) work: bool,
+    /// Jobs that have ended.
+    pub(crate) ended: Vec<JobId>,
+    /// Runs of a cancel request: signals to fire in this process.
+    pub(crate) cancelled: Vec<JobId>,
+    /// Hooks to run after the commit.
+    pub(crate) after: Vec<(Hooks, AfterHook, JobRecord)>,
+}
+
+/// Which of the hooks that run after the commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterHook {
+    Transition,
+    Redrive,
+}
+
+impl Effects {
+    /// Notes a change of a row.
+    pub(super) fn note(&mut self, old: &Row, new: &Row, now: i64) {
+        let freed = old.status == Status::Running && new.status != Status::Running;
+        let due = new.status == Status::Pending && new.run_at <= now;
+        self.work |= freed || due;
+        if old.status.is_live() && !new.status.is_live() {
+            self.ended.push(new.id.clone());
+        }
+        let asked =
+            old.detail.cancel_requested_at.is_none() && new.detail.cancel_requested_at.is_some();
+        if asked && new.status == Status::Running {
+            self.cancelled.push(new.id.clone());
+        }
+    }
+
+    /// How much there is, so that a rollback can take off what came after.
+    fn mark(&self) -> (bool, usize, usize, usize) {
+        (self.work, self.ended.len(), self.cancelled.len(), self.after.len())
+    }
+
+    fn take_back(&mut self, mark: (bool, usize, usize, usize)) {
+        self.work = mark.0;
+        self.ended.truncate(mark.1);
+        self.cancelled.truncate(mark.2);
+        self.after.truncate(mark.3);
+    }
+}
+
+impl Txn<'_> {
+    /// Runs `work` so that an error of it undoes what it wrote, and nothing else.
+    pub(super) fn contained<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mark = self.effects.mark();
+        self.control(sql::SAVEPOINT)?;
+        match work(self) {
+            Ok(value) => {
+                self.control(sql::RELEASE)?;
+                Ok(value)
+            }
+            Err(error) => {
+                self.effects.take_back(mark);
+                self.cache.forget();
+                if self.conn.is_autocommit() {
+                    // The whole transaction is gone; whoever runs it sees that for itself.
+                    return Err(StoreFault::Sql("the transaction was rolled back".into()).into());
+                }
+                self.control(sql::ROLLBACK_TO)?;
+                self.control(sql::RELEASE)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn control(&self, statement: &str) -> Result<(), StoreFault> {
+        self.conn.prepare_cached(statement)?.execute([])?;
+        Ok(())
+    }
+
+    /// Runs application code with a restricted view of the transaction: its panic, its
+    /// overtime and its error are errors of this call.
+    pub(super) fn application<R>(
+        &mut self,
+        what: &str,
+        code: impl FnOnce(&mut Tx<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let conn = self.conn;
+        let _inside = self.fence.enter(what);
+        let outcome = catch_unwind(AssertUnwindSafe(|| code(&mut Tx::new(conn))));
+        let overtime = self.fence.leave();
+        match outcome {
+            Err(panic) => Err(StoreFault::Panicked(text::of_panic(panic)).into()),
+            Ok(_) if overtime => Err(StoreFault::TimedOut.into()),
+            Ok(result) => result,
+        }
+    }
+}
+
+/// Keeps application code from what is not its own: transactions, savepoints, attached
+/// files, pragmas, our tables; and from going on for ever.
+pub(crate) struct AppFence {
+    clock: Arc<dyn Clock>,
+    limit_ms: i64,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    inside: AtomicBool,
+    overtime: AtomicBool,
+    deadline: AtomicI64,
+    /// What runs, for whoever asks why the store is stuck.
+    running: std::sync::Mutex<Option<(String, i64)>>,
+}
+
+/// Application code that sits in a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inside {
+    pub(crate) what: String,
+    pub(crate) since: i64,
+}
+
+/// A look at a fence from another thread.
+#[derive(Clone)]
+pub(crate) struct FenceView(Arc<Shared>);
+
+impl FenceView {
+    /// What application code sits in the transaction, since when by the monotonic clock.
+    pub(crate) fn inside(&self) -> Option<Inside> {
+        let running = self.0.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        running.as_ref().map(|(what, since)| Inside { what: what.clone(), since: *since })
+    }
+}
+
+struct Leave<'f>(&'f AppFence);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl AppFence {
+    pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: i64) -> Self {
+        Self { clock, limit_ms, shared: Arc::default() }
+    }
+
+    pub(crate) fn view(&self) -> FenceView {
+        FenceView(self.shared.clone())
+    }
+
+    /// Sets the fence up on a connection, once: it asks only while application code runs.
+    pub(super) fn install(&self, conn: &Connection) -> rusqlite::Result<()> {
+        let shared = self.shared.clone();
+        conn.authorizer(Some(move |context: AuthContext<'_>| {
+            if !shared.inside.load(Ordering::Relaxed) || allowed(&context) {
+                Authorization::Allow
+            } else {
+                Authorization::Deny
+            }
+        }))?;
+        let shared = self.shared.clone();
+        let clock = self.clock.clone();
+        conn.progress_handler(
+            10_000,
+            Some(move || {
+                let over = shared.inside.load(Ordering::Relaxed)
+                    && clock.monotonic() > shared.deadline.load(Ordering::Relaxed);
+                if over {
+                    shared.overtime.store(true, Ordering::Relaxed);
+                }
+                over
+            }),
+        )
+    }
+
+    fn enter(&self, what: &str) -> Leave<'_> {
+        let now = self.clock.monotonic();
+        self.shared.deadline.store(now.saturating_add(self.limit_ms), Ordering::Relaxed);
+        self.shared.overtime.store(false, Ordering::Relaxed);
+        self.running(Some((what.to_owned(), now)));
+        self.shared.inside.store(true, Ordering::Relaxed);
+        Leave(self)
+    }
+
+    /// Answers whether the code ran into its limit.
+    fn leave(&self) -> bool {
+        self.shared.inside.store(false, Ordering::Relaxed);
+        self.running(None);
+        let late = self.clock.monotonic() > self.shared.deadline.load(Ordering::Relaxed);
+        self.shared.overtime.swap(false, Ordering::Relaxed) || late
+    }
+
+    fn running(&self, now: Option<(String, i64)>) {
+        *self.shared.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = now;
+    }
+}
+
+/// Whether application code may do this.
+fn allowed(context: &AuthContext<'_>) -> bool {
+    let ours =
+        |name: &str| name.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("leasehold_"));
+    // What a trigger of ours does on behalf of the application is our own doing.
+    if context.accessor.is_some_and(ours) {
+        return true;
+    }
+    match context.action {
+        AuthAction::Transaction { .. }
+        | AuthAction::Savepoint { .. }
+        | AuthAction::Pragma { .. }
+        | AuthAction::Attach { .. }
+        | AuthAction::Detach { .. } => false,
+        AuthAction::Insert { table_name }
+        | AuthAction::Delete { table_name }
+        | AuthAction::Update { table_name, .. }
+        | AuthAction::AlterTable { table_name, .. }
+        | AuthAction::DropTable { table_name }
+        | AuthAction::CreateTrigger { table_name, .. }
+        | AuthAction::DropTrigger { table_name, .. }
+        | AuthAction::CreateIndex { table_name, .. }
+        | AuthAction::DropIndex { table_name, .. } => !ours(table_name),
+        AuthAction::DropView { view_name } => !ours(view_name),
+        _ => true,
+    }
+}
