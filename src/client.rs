@@ -266,7 +266,8 @@ impl Client {
     /// # Errors
     ///
     /// [`Refusal::Invalid`] naming the setting; a [`StoreFault`].
-    pub async fn register(&self, kind: &str, settings: Settings) -> Result<()> {
+    pub async fn register(&self, kind: &str, mut settings: Settings) -> Result<()> {
+        settings.facts.hooks = self.host.hooked.contains(kind);
         let kinds = vec![(kind.to_owned(), settings)];
         self.host.store.ask(Register { kinds, ..Register::default() }).await
     }

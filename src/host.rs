@@ -1,7 +1,7 @@
 //! The threads that a runtime or a client lives on: a System of its own, so that a host that
 //! stops its own System takes nothing of ours with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -61,6 +61,8 @@ pub(crate) struct Host {
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
     pub(crate) listening: Arc<Listening>,
+    /// Kinds whose hooks are in this process.
+    pub(crate) hooked: HashSet<Arc<str>>,
     system: System,
 }
 
@@ -250,6 +252,7 @@ fn open(config: HostConfig, store: &ArbiterHandle, system: System) -> Result<Arc
         path,
         inside,
         listening,
+        hooked: config.store.hooks.keys().cloned().collect(),
         system,
     }))
 }

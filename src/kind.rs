@@ -10,7 +10,7 @@ use crate::error::Refusal;
 ///
 /// The facts decide about a row whichever process looks at it. All times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Facts {
     pub(crate) queue: String,
     pub(crate) lease: i64,
@@ -61,7 +61,7 @@ pub(crate) enum Strategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct RetryFacts {
     pub(crate) strategy: Strategy,
     pub(crate) base: i64,
@@ -76,7 +76,7 @@ impl Default for RetryFacts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct DeferFacts {
     pub(crate) base: i64,
     pub(crate) cap: i64,
@@ -104,7 +104,7 @@ pub(crate) struct Rate {
 
 /// How long ended jobs are kept, where the kind says so, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Retention {
     pub(crate) completed: Option<i64>,
     pub(crate) cancelled: Option<i64>,
@@ -226,6 +226,16 @@ impl Settings {
     /// limit of 10 min.
     pub fn new() -> Self {
         Self { facts: Facts::default() }.retry(Retry::standard())
+    }
+
+    /// Settings as they stand in the table of kinds: what is not named has a bare row's
+    /// value (5 attempts, one second doubling to a minute).
+    ///
+    /// # Errors
+    ///
+    /// A text that says which field does not fit.
+    pub fn from_json(json: &crate::Json) -> Result<Self, String> {
+        Ok(Self { facts: json.to()? })
     }
 
     /// The queue that its jobs wait in.
