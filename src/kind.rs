@@ -10,7 +10,7 @@ use crate::error::Refusal;
 ///
 /// The facts decide about a row whichever process looks at it. All times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct Facts {
     pub(crate) queue: String,
     pub(crate) lease: i64,
@@ -61,7 +61,7 @@ pub(crate) enum Strategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct RetryFacts {
     pub(crate) strategy: Strategy,
     pub(crate) base: i64,
@@ -76,7 +76,7 @@ impl Default for RetryFacts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct DeferFacts {
     pub(crate) base: i64,
     pub(crate) cap: i64,
@@ -104,7 +104,7 @@ pub(crate) struct Rate {
 
 /// How long ended jobs are kept, where the kind says so, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct Retention {
     pub(crate) completed: Option<i64>,
     pub(crate) cancelled: Option<i64>,
@@ -235,7 +235,13 @@ impl Settings {
     ///
     /// A text that says which field does not fit.
     pub fn from_json(json: &crate::Json) -> Result<Self, String> {
-        Ok(Self { facts: json.to()? })
+        let facts: Facts = json.to()?;
+        let given: serde_json::Map<String, serde_json::Value> = json.to()?;
+        let known = serde_json::to_value(&facts).map_err(|error| error.to_string())?;
+        match given.keys().find(|field| known.get(field.as_str()).is_none()) {
+            Some(field) => Err(format!("a kind has no setting {field:?}")),
+            None => Ok(Self { facts }),
+        }
     }
 
     /// The queue that its jobs wait in.
