@@ -62,6 +62,11 @@ impl Clock for SystemClock {
     }
 }
 
+/// A short wait in real time, whatever the runtime's clock: for what must not hang with it.
+pub(crate) fn moment(duration: Duration) -> Sleep {
+    Box::pin(tokio::time::sleep(duration))
+}
+
 /// A clock that stands still until it is told to advance.
 ///
 /// ```

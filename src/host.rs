@@ -61,17 +61,21 @@ pub(crate) struct Host {
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
     pub(crate) listening: Arc<Listening>,
+    /// The time limit of application code in a transaction, in milliseconds.
+    pub(crate) code_limit: i64,
     /// Kinds whose hooks are in this process.
     pub(crate) hooked: HashSet<Arc<str>>,
     system: System,
 }
+
+type OnCancel = Arc<dyn Fn(&JobId) + Send + Sync>;
 
 /// Who hears of what transactions have done.
 #[derive(Default)]
 pub(crate) struct Listening {
     waiters: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
     /// Fires the signals of jobs whose cancel was asked for.
-    pub(crate) on_cancel: Mutex<Option<Arc<dyn Fn(&JobId) + Send + Sync>>>,
+    on_cancel: Mutex<Option<OnCancel>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -97,6 +101,11 @@ impl Listening {
         for (hooks, which, record) in effects.after {
             run_after(&hooks, which, &record);
         }
+    }
+
+    /// Whom to tell of jobs whose cancel was asked for.
+    pub(crate) fn set_on_cancel(&self, tell: OnCancel) {
+        *locked(&self.on_cancel) = Some(tell);
     }
 
     /// A signal for the end of a job in this process.
@@ -252,6 +261,7 @@ fn open(config: HostConfig, store: &ArbiterHandle, system: System) -> Result<Arc
         path,
         inside,
         listening,
+        code_limit: config.store.code_limit,
         hooked: config.store.hooks.keys().cloned().collect(),
         system,
     }))

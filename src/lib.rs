@@ -1,31 +1,51 @@
 mod actors;
+mod builder;
 mod client;
 mod clock;
+mod context;
 mod entropy;
 mod error;
-pub mod faults;
+mod faults;
 mod finite;
+mod handler;
 mod health;
 mod hooks;
 mod host;
 mod job;
 mod json;
 mod kind;
+mod owner;
 mod rules;
+mod runtime;
 mod store;
 pub mod testing;
 mod validate;
-pub use client::*;
-pub use clock::*;
-pub use entropy::*;
-pub use error::*;
-pub use hooks::*;
-pub use job::*;
+mod work;
+
+pub use builder::{Builder, OnHost, OwnThreads};
+pub use client::{Client, Failed, Lease};
+pub use clock::{Clock, ManualClock, Sleep, SystemClock};
+pub use context::{Ctx, FencedError, SaveError};
+pub use entropy::{Entropy, FixedEntropy, SystemEntropy};
+pub use error::{Error, Refusal, Result, StoreFault};
+pub use handler::{JobError, JobOutput, JobResult, Outcome};
+pub use health::HealthReport;
+pub use hooks::{BoxError, Hooks, Tx};
+pub use job::{
+    Attempt, By, Counts, Enqueued, ErrorClass, Job, JobId, JobRecord, NewJob, Phase, Preset,
+    Status, Verdict, Waiting, Was,
+};
 pub use json::Json;
-pub use kind::*;
+pub use kind::{Orphan, Retry, Settings};
 pub use rules::operate::Redrive;
+pub use runtime::Runtime;
+pub use rusqlite;
 pub use store::operator::{Operator, Target};
 pub use store::reaper::ReapReport;
+pub use store::{Durability, migrations};
+pub use work::run::StopReason;
+pub use work::session::Stats;
+pub use work::stop::{InFlight, StopReport};
 
 /// Runs a future to its end on this thread.
 pub(crate) fn block_on<F: std::future::Future>(future: F) -> F::Output {

@@ -13,5 +13,8 @@
 //! Threads: the store has one; the supervisor and the reaper share the control thread, which
 //! neither SQL nor handlers may block; the worker's loop has one; handlers have theirs.
 
+pub(crate) mod reaper;
 pub(crate) mod store;
 pub(crate) mod supervise;
+pub(crate) mod supervisor;
+pub(crate) mod worker;

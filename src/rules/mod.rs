@@ -19,6 +19,7 @@
 pub(crate) mod backoff;
 pub(crate) mod budget;
 pub(crate) mod claim;
+pub(crate) mod ladder;
 pub(crate) mod operate;
 pub(crate) mod reap;
 pub(crate) mod row;

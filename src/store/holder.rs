@@ -42,7 +42,8 @@ pub(crate) enum Save {
 /// What a save came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Saved {
-    pub(crate) lease_until: Option<i64>,
+    /// The lease was extended by it.
+    pub(crate) extended: bool,
     pub(crate) commits: i64,
     pub(crate) monotonic: i64,
     /// It had landed before, and nothing was run again.
@@ -267,7 +268,7 @@ impl Txn<'_> {
 
     fn saved(&self, row: &Row, repeated: bool) -> Saved {
         Saved {
-            lease_until: row.lease_until,
+            extended: !repeated && row.heartbeat_at == Some(self.now),
             commits: row.commits,
             monotonic: self.monotonic,
             repeated,

@@ -21,8 +21,9 @@ mod tests;
 pub(crate) mod txn;
 
 pub(crate) use engine::{Claimer, Engine, Pending};
-pub(crate) use open::{Place, migrations};
-pub(crate) use reads::Readers;
+pub(crate) use open::Place;
+pub use open::migrations;
+pub(crate) use reads::{FileWatch, Readers};
 
 use crate::kind::Retention;
 

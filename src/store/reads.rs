@@ -108,6 +108,31 @@ impl Reader {
     }
 }
 
+/// Sees that the file has been changed, by whichever process.
+pub(crate) struct FileWatch {
+    conn: Connection,
+    version: i64,
+}
+
+impl FileWatch {
+    /// A watch on a file; nothing where it cannot be opened, and looks by the clock must do.
+    pub(crate) fn open(path: &std::path::Path) -> Option<Self> {
+        let conn = r2d2::ManageConnection::connect(&Manager::readers(path, 0)).ok()?;
+        Some(Self { conn, version: 0 })
+    }
+
+    /// Whether anything was committed since the last look.
+    pub(crate) fn changed(&mut self) -> bool {
+        let version = self
+            .conn
+            .prepare_cached(sql::DATA_VERSION)
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
+        // What cannot be told is looked at.
+        let version = version.unwrap_or(self.version.wrapping_add(1));
+        std::mem::replace(&mut self.version, version) != version
+    }
+}
+
 impl Txn<'_> {
     /// Whether a claim of these kinds would find something now, and when the next job of any
     /// kind is due.

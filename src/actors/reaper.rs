@@ -1,0 +1,135 @@
+//! ReaperActor: takes what dead holders left behind.
+//!
+//! Owns      what it has seen of leases that look lost, the locks of dead owners it decides on
+//! Receives  Ping
+//! Sends     Reap to the store
+//! Never     decides about a row (the store does), trusts the wall clock about a holder whose
+//!           lock says that it is alive
+//! Stops     with the control thread, or when the session stops
+//! Panics    restarts it; a pass that was under way lands or not, as a whole
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::fut::wrap_future;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Supervised};
+
+use crate::actors::worker::Ping;
+use crate::faults::Point;
+use crate::owner::{self, Probe};
+use crate::store::messages::Reap;
+use crate::store::reaper::{Known, Pass, Sighting};
+use crate::work::session::Session;
+
+/// How often the locks of other owners are probed, in milliseconds.
+const PROBE: i64 = 200;
+/// How often a pass is made, in milliseconds.
+const PASS: i64 = 1_000;
+
+/// The actor.
+pub(crate) struct ReaperActor(pub(crate) Arc<Session>);
+
+impl Actor for ReaperActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let reaping = reap(self.0.clone());
+        ctx.spawn(wrap_future::<_, Self>(reaping).map(|(), _, _| ()));
+    }
+}
+
+impl Supervised for ReaperActor {}
+
+impl Handler<Ping> for ReaperActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Ping, _: &mut Context<Self>) {}
+}
+
+/// What is remembered from pass to pass: since when, by the monotonic clock, a row of an
+/// owner that is alive has looked lost.
+#[derive(Default)]
+struct Memory(HashMap<Sighting, i64>);
+
+impl Memory {
+    /// Takes over what a pass saw; answers what has stood still for a whole lease.
+    fn update(&mut self, doubtful: HashMap<Sighting, i64>, now: i64) -> Vec<Sighting> {
+        self.0.retain(|sighting, _| doubtful.contains_key(sighting));
+        let mut confirmed = Vec::new();
+        for (sighting, lease) in doubtful {
+            let since = *self.0.entry(sighting).or_insert(now);
+            if now.saturating_sub(since) >= lease {
+                confirmed.push(sighting);
+            }
+        }
+        confirmed
+    }
+}
+
+async fn reap(session: Arc<Session>) {
+    let clock = session.host.clock.clone();
+    let mut memory = Memory::default();
+    let mut confirmed = Vec::new();
+    let mut next_pass = clock.monotonic();
+    while !session.is_stopping() {
+        session.host.faults.panic(Point::Reaper);
+        let path = session.host.path.as_deref();
+        let probe = path.map(|path| owner::probe(path, &session.owner)).unwrap_or_default();
+        if clock.monotonic() >= next_pass || !probe.dead.is_empty() {
+            let known = Known {
+                alive: probe.alive.clone(),
+                dead: probe.dead.iter().map(|dead| dead.owner.clone()).collect(),
+                confirmed: confirmed.drain(..).collect(),
+            };
+            match session.host.store.ask(Reap(known)).await {
+                Ok(pass) => {
+                    next_pass = clock.monotonic() + pause(&pass, clock.now());
+                    forget_decided(probe, &pass);
+                    confirmed = memory.update(pass.doubtful, clock.monotonic());
+                }
+                Err(error) => {
+                    log::debug!(error:% = error; "a pass of the reaper failed");
+                    next_pass = clock.monotonic() + PASS;
+                }
+            }
+        }
+        let pause = (next_pass - clock.monotonic()).clamp(1, PROBE);
+        clock.sleep(Duration::from_millis(pause.unsigned_abs())).await;
+    }
+}
+
+/// How long until the next pass: sooner where a lease ends sooner.
+fn pause(pass: &Pass, now: i64) -> i64 {
+    if pass.more {
+        return 0;
+    }
+    pass.next_lease.map_or(PASS, |at| at.saturating_sub(now).saturating_add(1).clamp(10, PASS))
+}
+
+/// Removes the files of dead owners that have no row left.
+fn forget_decided(probe: Probe, pass: &Pass) {
+    for dead in probe.dead {
+        if !pass.undecided.contains(&dead.owner) {
+            dead.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_a_living_owner_is_taken_only_after_a_lease_without_a_sign() {
+        let seen = |heartbeat_at| Sighting { key: 1, epoch: 1, heartbeat_at };
+        let mut memory = Memory::default();
+        assert!(memory.update(HashMap::from([(seen(5), 30_000)]), 0).is_empty());
+        assert!(memory.update(HashMap::from([(seen(5), 30_000)]), 29_999).is_empty());
+        let moved = memory.update(HashMap::from([(seen(6), 30_000)]), 30_000);
+        assert!(moved.is_empty(), "a heartbeat starts the wait anew");
+        assert_eq!(memory.update(HashMap::from([(seen(6), 30_000)]), 60_000), [seen(6)]);
+        assert!(memory.update(HashMap::new(), 60_001).is_empty());
+        assert!(memory.0.is_empty(), "nothing is kept of what has gone");
+    }
+}

@@ -1,0 +1,155 @@
+//! SupervisorActor: keeps the loops going and the deadlines.
+//!
+//! Owns      the worker's thread and place, the ticks of the control thread
+//! Receives  Tick
+//! Sends     Ping to the loops; renewals and late settles to the store, by the session
+//! Never     runs SQL or a handler, waits for either
+//! Stops     when the session has stopped
+//! Panics    restarts it; heartbeats and limits go on with the next tick
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use actix::fut::wrap_future;
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Supervised};
+use actix_rt::Arbiter;
+
+use crate::actors::reaper::ReaperActor;
+use crate::actors::supervise;
+use crate::actors::worker::{Ping, WorkerActor};
+use crate::clock;
+use crate::faults::Point;
+use crate::work::session::Session;
+
+/// How often attempts are looked at while there are any, in milliseconds.
+const TICK: u64 = 20;
+/// How often the loops are asked for a sign of life.
+const ASK: Duration = Duration::from_secs(1);
+/// How long a loop may owe it before it counts as stuck.
+const STUCK: Duration = Duration::from_secs(3);
+
+/// Look at all deadlines now.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Tick;
+
+/// The actor.
+pub(crate) struct SupervisorActor {
+    session: Arc<Session>,
+    crew: Arc<Crew>,
+}
+
+/// The loops that are watched, and how to have a new one.
+pub(crate) struct Crew {
+    place: Arc<AtomicU64>,
+    worker: std::sync::Mutex<Option<(Arbiter, Addr<WorkerActor>)>>,
+    reaper: std::sync::Mutex<Option<Addr<ReaperActor>>>,
+}
+
+fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Crew {
+    pub(crate) fn new() -> Self {
+        Self { place: Arc::default(), worker: Default::default(), reaper: Default::default() }
+    }
+
+    /// Starts a worker on a thread of its own, in the place of the one before.
+    fn start_worker(&self, session: &Arc<Session>) {
+        let arbiter = Arbiter::new();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (ours, place) = (session.clone(), self.place.clone());
+        arbiter.spawn_fn(move || {
+            let actor = WorkerActor::new(ours.clone(), place);
+            let _gone = sender.send(supervise::start("worker", ours.host.health.clone(), actor));
+        });
+        if let Ok(addr) = receiver.recv() {
+            // A thread that is stuck cannot be stopped; it ends when its code does.
+            if let Some((old, _)) = locked(&self.worker).replace((arbiter, addr)) {
+                old.stop();
+            }
+        }
+    }
+
+    fn start_reaper(&self, session: &Arc<Session>) {
+        let actor = ReaperActor(session.clone());
+        let addr = supervise::start("reaper", session.host.health.clone(), actor);
+        *locked(&self.reaper) = Some(addr);
+    }
+
+    /// Ends the loops with the session.
+    pub(crate) fn dismiss(&self) {
+        if let Some((arbiter, _)) = locked(&self.worker).take() {
+            arbiter.stop();
+        }
+        *locked(&self.reaper) = None;
+    }
+}
+
+impl SupervisorActor {
+    /// Starts the loops, and the supervisor over them, on this thread.
+    pub(crate) fn start_all(session: &Arc<Session>, crew: &Arc<Crew>) -> Addr<Self> {
+        crew.start_worker(session);
+        crew.start_reaper(session);
+        let (session, crew) = (session.clone(), crew.clone());
+        let health = session.host.health.clone();
+        supervise::start("supervisor", health, Self { session, crew })
+    }
+}
+
+impl Actor for SupervisorActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let ticking = tick(self.session.clone());
+        ctx.spawn(wrap_future::<_, Self>(ticking).map(|(), _, _| ()));
+        let watching = watch(self.session.clone(), self.crew.clone());
+        ctx.spawn(wrap_future::<_, Self>(watching).map(|(), _, _| ()));
+    }
+}
+
+impl Supervised for SupervisorActor {}
+
+impl Handler<Tick> for SupervisorActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Tick, _: &mut Context<Self>) {
+        self.session.tick();
+    }
+}
+
+async fn tick(session: Arc<Session>) {
+    let clock = session.host.clock.clone();
+    while !session.has_stopped() {
+        session.host.faults.panic(Point::Supervisor);
+        let changed = session.changed.notified();
+        if session.runs().is_empty() {
+            // Nothing has a deadline until something is claimed.
+            changed.await;
+        } else {
+            session.tick();
+            clock.sleep(Duration::from_millis(TICK)).await;
+        }
+    }
+}
+
+/// Asks each loop for a sign of life; one that owes it too long gets a successor.
+async fn watch(session: Arc<Session>, crew: Arc<Crew>) {
+    while !session.has_stopped() {
+        clock::moment(ASK).await;
+        let worker = locked(&crew.worker).as_ref().map(|(_, addr)| addr.clone());
+        let Some(worker) = worker else { continue };
+        let answer = worker.send(Ping);
+        tokio::select! {
+            _ = answer => {}
+            () = clock::moment(STUCK) => {
+                if !session.has_stopped() {
+                    session.host.health.restarted("worker", "its thread does not answer");
+                    crew.start_worker(&session);
+                }
+            }
+        }
+    }
+}

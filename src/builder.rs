@@ -1,0 +1,333 @@
+//! Putting a runtime together.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::clock::Clock;
+use crate::context::Ctx;
+use crate::entropy::Entropy;
+use crate::error::{Error, Result};
+use crate::faults::Faults;
+use crate::handler::{self, JobResult, Starter, StateSource};
+use crate::hooks::Hooks;
+use crate::host::HostConfig;
+use crate::job::Job;
+use crate::kind::Settings;
+use crate::runtime::Runtime;
+use crate::store::{Durability, Place};
+use crate::work::session::Capacity;
+
+/// What a runtime is made of.
+pub(crate) struct Parts {
+    pub(crate) host: HostConfig,
+    pub(crate) kinds: Vec<(String, Settings)>,
+    pub(crate) limits: Vec<(&'static str, String, i64)>,
+    pub(crate) reasons: Vec<(String, String)>,
+    pub(crate) starters: HashMap<Arc<str>, Starter>,
+    pub(crate) capacity: Capacity,
+    pub(crate) max_zombies: usize,
+    pub(crate) threads: usize,
+    pub(crate) owner_files: bool,
+    pub(crate) stop_on_signals: bool,
+}
+
+/// Handlers run on threads of the runtime's own.
+#[derive(Debug)]
+pub enum OwnThreads {}
+
+/// Handlers run on the host's tokio runtime.
+#[derive(Debug)]
+pub enum OnHost {}
+
+/// Puts a runtime together: handlers, state, slots, settings.
+///
+/// `S` is the application's state, `M` says where async handlers run.
+#[must_use]
+pub struct Builder<S = (), M = OwnThreads> {
+    parts: Parts,
+    source: StateSource<S>,
+    host: Option<Handle>,
+    wrong: Option<String>,
+    mode: PhantomData<M>,
+}
+
+impl<S, M> fmt::Debug for Builder<S, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("kinds", &self.parts.kinds).finish_non_exhaustive()
+    }
+}
+
+/// How many cores there are, as far as can be told.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
+}
+
+impl Builder {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            parts: Parts {
+                host: HostConfig::new(place),
+                kinds: Vec::new(),
+                limits: Vec::new(),
+                reasons: Vec::new(),
+                starters: HashMap::new(),
+                capacity: Capacity { slots: cores(), ..Capacity::default() },
+                max_zombies: 8,
+                threads: cores(),
+                owner_files: true,
+                stop_on_signals: false,
+            },
+            source: Arc::new(|| ()),
+            host: None,
+            wrong: None,
+            mode: PhantomData,
+        }
+    }
+
+    /// The application's state, cloned for each handler. Set before the handlers.
+    pub fn state<S: Clone + Send + Sync + 'static>(self, state: S) -> Builder<S> {
+        self.state_with(move || state.clone())
+    }
+
+    /// Makes the application's state on each thread that runs handlers, for state that
+    /// cannot be sent between threads. Set before the handlers.
+    pub fn state_with<S: Clone + 'static>(
+        mut self,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Builder<S> {
+        if !self.parts.starters.is_empty() {
+            self.wrong = Some("the state is set after a handler; set it before".into());
+        }
+        let Self { parts, host, wrong, .. } = self;
+        Builder { parts, source: Arc::new(make), host, wrong, mode: PhantomData }
+    }
+}
+
+impl<S: Clone + 'static> Builder<S> {
+    /// Handles a kind with an async function. Its future need not be `Send`: it stays on one
+    /// of the runtime's threads.
+    pub fn handle<J, F, Fut>(self, handler: F) -> Self
+    where
+        J: Job,
+        F: Fn(J, Ctx<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = JobResult> + 'static,
+    {
+        let starter = handler::local(handler, self.source.clone());
+        self.add::<J>(starter)
+    }
+
+    /// From here on async handlers run on this tokio runtime, where the host's pools and
+    /// connections live; they must be `Send`.
+    pub fn handlers_on(self, host: Handle) -> Builder<S, OnHost> {
+        let Self { parts, source, wrong, .. } = self;
+        Builder { parts, source, host: Some(host), wrong, mode: PhantomData }
+    }
+}
+
+impl<S: Clone + Send + Sync + 'static> Builder<S, OnHost> {
+    /// Handles a kind with an async function that runs on the host's runtime.
+    pub fn handle<J, F, Fut>(self, handler: F) -> Self
+    where
+        J: Job + Send,
+        F: Fn(J, Ctx<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = JobResult> + Send + 'static,
+    {
+        match self.host.clone() {
+            Some(host) => {
+                let starter = handler::hosted(host, handler, self.source.clone());
+                self.add::<J>(starter)
+            }
+            None => self,
+        }
+    }
+}
+
+impl<S: Clone + 'static, M> Builder<S, M> {
+    /// Handles a kind with a function that blocks its thread; it has one of its own while it
+    /// runs.
+    pub fn handle_blocking<J, F>(self, handler: F) -> Self
+    where
+        J: Job,
+        F: Fn(J, Ctx<S>) -> JobResult + Send + Sync + 'static,
+    {
+        let starter = handler::blocking(handler, self.source.clone());
+        self.add::<J>(starter)
+    }
+
+    fn add<J: Job>(mut self, starter: Starter) -> Self {
+        if self.parts.starters.insert(J::KIND.into(), starter).is_some() {
+            self.wrong = Some(format!("kind {} has two handlers; keep one", J::KIND));
+        }
+        self.parts.kinds.push((J::KIND.to_owned(), J::settings()));
+        self
+    }
+
+    /// Changes the settings of a kind that has a handler here.
+    pub fn configure<J: Job>(mut self, change: impl FnOnce(Settings) -> Settings) -> Self {
+        match self.parts.kinds.iter_mut().find(|(kind, _)| kind == J::KIND) {
+            Some((_, settings)) => *settings = change(settings.clone()),
+            None => {
+                let kind = J::KIND;
+                self.wrong = Some(format!("kind {kind} is configured before it has a handler"));
+            }
+        }
+        self
+    }
+
+    /// Application code inside the transactions in which this kind's jobs end or come back.
+    pub fn hooks<J: Job>(mut self, hooks: Hooks) -> Self {
+        if let Err(error) = hooks.check(J::KIND) {
+            self.wrong = Some(error.to_string());
+        }
+        self.parts.host.store.hooks.insert(J::KIND.into(), hooks);
+        self
+    }
+
+    /// How many handlers run at a time, in all; as many as there are cores unless set.
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.parts.capacity.slots = slots;
+        self
+    }
+
+    /// Serves a queue with so many slots. Where any queue is named, only the named ones are
+    /// served, and their slots together are the slots in all.
+    pub fn queue(mut self, queue: &str, slots: usize) -> Self {
+        let queues = self.parts.capacity.queues.get_or_insert_default();
+        queues.insert(queue.into(), slots);
+        self.parts.capacity.slots = queues.values().sum();
+        self
+    }
+
+    /// At most so many handlers of a kind at a time in this process.
+    pub fn kind_slots<J: Job>(mut self, slots: usize) -> Self {
+        self.parts.capacity.kinds.insert(J::KIND.into(), slots);
+        self
+    }
+
+    /// At most so many running jobs of a queue, over all processes.
+    pub fn limit_queue(mut self, queue: &str, running: u32) -> Self {
+        self.parts.limits.push(("queue", queue.to_owned(), running.into()));
+        self
+    }
+
+    /// At most so many running jobs with this limit key, over all processes.
+    pub fn limit_key(mut self, key: &str, running: u32) -> Self {
+        self.parts.limits.push(("limit_key", key.to_owned(), running.into()));
+        self
+    }
+
+    /// Adds a reason for which jobs may be enqueued.
+    pub fn reason(mut self, id: &str, label: &str) -> Self {
+        self.parts.reasons.push((id.to_owned(), label.to_owned()));
+        self
+    }
+
+    /// Threads for async handlers; as many as there are cores unless set.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.parts.threads = threads.max(1);
+        self
+    }
+
+    /// How safe a commit is when it is answered; [`Durability::Full`] unless set.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.parts.host.store.durability = durability;
+        self
+    }
+
+    /// The clock; the system's unless set.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.parts.host.clock = Arc::new(clock);
+        self
+    }
+
+    /// The randomness; the system's unless set.
+    pub fn entropy(mut self, entropy: impl Entropy) -> Self {
+        self.parts.host.entropy = Arc::new(entropy);
+        self
+    }
+
+    /// Failures on demand, for tests.
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.parts.host.faults = faults;
+        self
+    }
+
+    /// The time limit of application code in a transaction; 5 s unless set.
+    pub fn code_limit(mut self, limit: Duration) -> Self {
+        let ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+        self.parts.host.store.code_limit = ms;
+        self
+    }
+
+    /// How many handlers may block their threads past all limits before health is red; 8
+    /// unless set.
+    pub fn max_zombies(mut self, zombies: usize) -> Self {
+        self.parts.max_zombies = zombies;
+        self
+    }
+
+    /// Added to a lease before it counts as lost; nothing unless set.
+    pub fn lease_grace(mut self, grace: Duration) -> Self {
+        self.parts.host.store.grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
+        self
+    }
+
+    /// No lock file beside the database: a dead process is then known by its leases alone.
+    pub fn no_owner_files(mut self) -> Self {
+        self.parts.owner_files = false;
+        self
+    }
+
+    /// Stops, with a grace of 5 s, on SIGTERM and SIGINT. Without this no signal handler is
+    /// installed.
+    pub fn stop_on_signals(mut self) -> Self {
+        self.parts.stop_on_signals = true;
+        self
+    }
+
+    /// Opens the database, registers the kinds and starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setup`] or a refusal naming the setting, for what cannot work;
+    /// [`Error::Open`] for a database that cannot be opened or written.
+    pub async fn start(mut self) -> Result<Runtime> {
+        if let Some(wrong) = self.wrong {
+            return Err(Error::Setup(wrong));
+        }
+        if self.parts.capacity.slots == 0 {
+            return Err(Error::Setup("there are no slots; give at least one".into()));
+        }
+        let hooks = &self.parts.host.store.hooks;
+        for kind in hooks.keys() {
+            if !self.parts.starters.contains_key(kind) {
+                let error = format!("kind {kind} has hooks but no handler; add the handler");
+                return Err(Error::Setup(error));
+            }
+        }
+        for (kind, settings) in &mut self.parts.kinds {
+            let hooked = hooks.get(kind.as_str()).is_some_and(Hooks::in_transaction);
+            settings.facts.hooks = hooked;
+        }
+        Runtime::start(self.parts).await
+    }
+
+    /// [`Builder::start`] for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::start`].
+    pub fn start_blocking(self) -> Result<Runtime> {
+        crate::block_on(self.start())
+    }
+
+    pub(crate) fn host_mut(&mut self) -> &mut HostConfig {
+        &mut self.parts.host
+    }
+}

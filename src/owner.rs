@@ -1,0 +1,175 @@
+//! Owners and their locks: a process that holds a kernel lock is alive, and one whose lock is
+//! free is gone, whatever its leases say.
+//!
+//! Each runtime on a file has a small file of its own in the folder `<database>-leasehold`,
+//! named by its 128-bit id and locked for as long as the process lives. The file says which
+//! boot of which host it belongs to, and is trusted only where both are ours. The database
+//! itself is never opened beside `SQLite`.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// This runtime's own lock, held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnerLock {
+    path: PathBuf,
+    /// Held, not read: the lock goes with it.
+    _file: File,
+}
+
+/// The folder beside a database.
+pub(crate) fn folder(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-leasehold");
+    PathBuf::from(name)
+}
+
+/// Which boot of which host this is; nothing where that cannot be told.
+fn here() -> Option<String> {
+    let line = |path: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let boot = line("/proc/sys/kernel/random/boot_id")?;
+    let host = line("/etc/machine-id").or_else(|| line("/proc/sys/kernel/hostname"))?;
+    Some(format!("boot {boot}\nhost {host}\n"))
+}
+
+impl OwnerLock {
+    /// Takes a lock for an owner; nothing where locks cannot be told apart by host.
+    pub(crate) fn take(database: &Path, owner: &str) -> io::Result<Option<Self>> {
+        let Some(here) = here() else { return Ok(None) };
+        let folder = folder(database);
+        fs::create_dir_all(&folder)?;
+        // Locked before it has its name, so that nobody finds it free.
+        let unnamed = folder.join(format!("{owner}.new"));
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&unnamed)?;
+        file.lock()?;
+        file.write_all(here.as_bytes())?;
+        let path = folder.join(owner);
+        fs::rename(&unnamed, &path)?;
+        Ok(Some(Self { path, _file: file }))
+    }
+
+    /// Removes the file: the owner's last row is decided.
+    pub(crate) fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            log::info!(error:% = error; "the owner's lock file could not be removed");
+        }
+    }
+}
+
+/// A dead owner, with its lock held by us so that nobody else decides about it.
+#[derive(Debug)]
+pub(crate) struct DeadOwner {
+    pub(crate) owner: Arc<str>,
+    lock: OwnerLock,
+}
+
+impl DeadOwner {
+    /// Removes the file: the owner's last row is decided.
+    pub(crate) fn remove(self) {
+        self.lock.remove();
+    }
+}
+
+/// What a look at the locks has found.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    pub(crate) alive: HashSet<Arc<str>>,
+    pub(crate) dead: Vec<DeadOwner>,
+}
+
+/// Looks at the locks of all owners on this host but `own`, without SQL.
+pub(crate) fn probe(database: &Path, own: &str) -> Probe {
+    let mut found = Probe::default();
+    let Some(here) = here() else { return found };
+    let Ok(entries) = fs::read_dir(folder(database)) else { return found };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(owner) = name.to_str().filter(|name| is_owner(name)) else { continue };
+        if owner == own {
+            found.alive.insert(owner.into());
+            continue;
+        }
+        match probe_one(&entry.path(), &here) {
+            Ok(Some(file)) => {
+                let lock = OwnerLock { path: entry.path(), _file: file };
+                found.dead.push(DeadOwner { owner: owner.into(), lock });
+            }
+            Ok(None) => {
+                found.alive.insert(owner.into());
+            }
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// The file with its lock where the owner is gone, nothing where it is alive; an error where
+/// nothing can be told.
+fn probe_one(path: &Path, here: &str) -> io::Result<Option<File>> {
+    let mut file = File::open(path)?;
+    let mut text = String::new();
+    io::Read::by_ref(&mut file).take(1_024).read_to_string(&mut text)?;
+    if text != here {
+        return Err(io::Error::other("of another boot or host"));
+    }
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whether a name can be an owner's: 32 hexadecimal digits. Any other is never probed.
+fn is_owner(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
+}
+
+/// An owner's name from its random bytes.
+pub(crate) fn name(bytes: [u8; 16]) -> Arc<str> {
+    uuid::Uuid::from_bytes(bytes).simple().to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_is_alive_and_a_free_one_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("jobs.db");
+        let (one, two) = (name([1; 16]), name([2; 16]));
+        let held = OwnerLock::take(&database, &one).unwrap().unwrap();
+        let gone = OwnerLock::take(&database, &two).unwrap().unwrap();
+        let probed = probe(&database, "somebody else");
+        assert_eq!(probed.alive, HashSet::from([one.clone(), two.clone()]));
+        assert!(probed.dead.is_empty());
+        drop(gone);
+        let mut probed = probe(&database, "somebody else");
+        assert_eq!(probed.alive, HashSet::from([one.clone()]));
+        let dead = probed.dead.pop().unwrap();
+        assert_eq!(dead.owner, two);
+        assert!(probe(&database, "").dead.is_empty(), "the prober holds the lock");
+        dead.remove();
+        held.remove();
+        assert!(probe(&database, "").alive.is_empty());
+    }
+
+    #[test]
+    fn files_that_are_no_lock_of_ours_are_never_taken_for_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("jobs.db");
+        let folder = folder(&database);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("notes.txt"), "mine").unwrap();
+        fs::write(folder.join(&*name([3; 16])), "boot other\nhost other\n").unwrap();
+        let probed = probe(&database, "");
+        assert!(probed.alive.is_empty() && probed.dead.is_empty());
+        assert!(folder.join("notes.txt").exists());
+    }
+}

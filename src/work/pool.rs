@@ -1,0 +1,272 @@
+//! The threads that handlers run on.
+//!
+//! Async handlers share a few threads, each an arbiter; a thread takes the next job from one
+//! queue when it is not busy polling, so that a handler that blocks its thread keeps nobody
+//! from being started but by that thread. Where nobody takes a job for a while, another thread
+//! is added. Blocking handlers have a thread each while they run.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use actix_rt::{Arbiter, System};
+use tokio::sync::Notify;
+
+use crate::handler::{Locals, Starter};
+use crate::rules::settle::Settle;
+
+use super::run::Run;
+use super::session::Session;
+
+/// How long an idle thread beyond the usual number stays.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long a job may wait for a thread before another is added, in milliseconds.
+const PATIENCE: i64 = 100;
+
+/// The threads.
+pub(crate) struct Pool {
+    /// Threads for async handlers when all is well.
+    base: usize,
+    system: System,
+    queue: Mutex<VecDeque<(i64, Arc<Run>)>>,
+    arrived: Notify,
+    closed: std::sync::atomic::AtomicBool,
+    threads: AtomicUsize,
+    arbiters: Mutex<Vec<Arbiter>>,
+    blocking: Arc<Blocking>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A pool whose arbiters belong to `system`.
+    pub(crate) fn new(base: usize, system: System) -> Self {
+        Self {
+            base,
+            system,
+            queue: Mutex::default(),
+            arrived: Notify::new(),
+            closed: std::sync::atomic::AtomicBool::new(false),
+            threads: AtomicUsize::new(0),
+            arbiters: Mutex::default(),
+            blocking: Arc::default(),
+        }
+    }
+
+    /// Starts the usual threads.
+    pub(crate) fn open(&self, session: &Arc<Session>) {
+        for _ in 0..self.base {
+            self.add_thread(session);
+        }
+    }
+
+    /// Starts a handler, on the sort of thread that it wants.
+    pub(crate) fn start(&self, session: &Arc<Session>, run: Arc<Run>) {
+        match session.starters.get(&run.claimed.kind) {
+            Some(Starter::Local(_)) | None => {
+                let now = session.host.clock.monotonic();
+                locked(&self.queue).push_back((now, run));
+                self.arrived.notify_one();
+            }
+            Some(Starter::Blocking(_)) => self.blocking.start(session, run),
+            Some(Starter::Hosted(host, start)) => {
+                let future = start(run.clone());
+                let end = EndGuard::new(session, &run, "the host's runtime");
+                let task = host.spawn(async move {
+                    let how = future.await;
+                    end.finish(how);
+                });
+                run.state().abort = Some(task.abort_handle());
+            }
+        }
+    }
+
+    fn add_thread(&self, session: &Arc<Session>) {
+        System::set_current(self.system.clone());
+        let number = self.threads.fetch_add(1, Ordering::SeqCst);
+        let arbiter = Arbiter::new();
+        let session = session.clone();
+        let spare = number >= self.base;
+        arbiter.spawn_fn(move || {
+            actix_rt::spawn(async move {
+                serve(&session, number, spare).await;
+                if spare {
+                    session.pool.threads.fetch_sub(1, Ordering::SeqCst);
+                    actix_rt::Arbiter::current().stop();
+                }
+            });
+        });
+        locked(&self.arbiters).push(arbiter);
+    }
+
+    /// Adds a thread where a job has waited too long for one. Runs on the control thread.
+    pub(crate) fn relieve(&self, session: &Arc<Session>, now: i64, most: usize) {
+        let oldest = locked(&self.queue).front().map(|(at, _)| *at);
+        let late = oldest.is_some_and(|at| now.saturating_sub(at) >= PATIENCE);
+        if late && self.threads.load(Ordering::SeqCst) < most {
+            log::warn!("a job has waited {PATIENCE} ms for a thread; one is added");
+            self.add_thread(session);
+        }
+    }
+
+    /// Takes back what no thread has taken yet.
+    pub(crate) fn unstarted(&self) -> Vec<Arc<Run>> {
+        let mut runs: Vec<_> = locked(&self.queue).drain(..).map(|(_, run)| run).collect();
+        runs.extend(locked(&self.blocking.state).queue.drain(..).map(|(_, run)| run));
+        runs
+    }
+
+    /// Ends the threads that are not busy; who is busy ends with its handler.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.arrived.notify_waiters();
+        for arbiter in locked(&self.arbiters).drain(..) {
+            arbiter.stop();
+        }
+        locked(&self.blocking.state).closed = true;
+        self.blocking.arrived.notify_all();
+    }
+}
+
+/// Takes jobs and starts their handlers, for as long as the thread lives.
+async fn serve(session: &Arc<Session>, number: usize, spare: bool) {
+    let locals = Rc::new(Locals::default());
+    let name: Arc<str> = format!("leasehold-handlers-{number}").into();
+    loop {
+        let pool = &session.pool;
+        if pool.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        let arrived = pool.arrived.notified();
+        let next = locked(&pool.queue).pop_front();
+        match next {
+            Some((_, run)) => {
+                start_local(session, &run, &locals, &name);
+                // The handler is polled before the next job is taken.
+                tokio::task::yield_now().await;
+            }
+            None if spare => {
+                if tokio::time::timeout(IDLE, arrived).await.is_err() {
+                    return;
+                }
+            }
+            None => arrived.await,
+        }
+    }
+}
+
+fn start_local(session: &Arc<Session>, run: &Arc<Run>, locals: &Locals, thread: &str) {
+    let Some(Starter::Local(start)) = session.starters.get(&run.claimed.kind) else {
+        session.finish(run, Settle::Release);
+        return;
+    };
+    let end = EndGuard::new(session, run, thread);
+    let future = start(run.clone(), locals);
+    let task = actix_rt::spawn(async move {
+        let how = future.await;
+        end.finish(how);
+    });
+    run.state().abort = Some(task.abort_handle());
+}
+
+/// Tells the session how a handler ended, also where its task was dropped.
+struct EndGuard(Option<(Arc<Session>, Arc<Run>)>);
+
+impl EndGuard {
+    fn new(session: &Arc<Session>, run: &Arc<Run>, thread: &str) -> Self {
+        let mut state = run.state();
+        state.started = Some(session.host.clock.monotonic());
+        state.thread = Some(thread.to_owned());
+        drop(state);
+        Self(Some((session.clone(), run.clone())))
+    }
+
+    fn finish(mut self, how: Settle) {
+        if let Some((session, run)) = self.0.take() {
+            session.finish(&run, how);
+        }
+    }
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if let Some((session, run)) = self.0.take() {
+            session.dropped(&run);
+        }
+    }
+}
+
+/// Threads for handlers that block.
+#[derive(Default)]
+struct Blocking {
+    state: Mutex<BlockingState>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct BlockingState {
+    queue: VecDeque<(Arc<Session>, Arc<Run>)>,
+    idle: usize,
+    started: usize,
+    closed: bool,
+}
+
+impl Blocking {
+    fn start(self: &Arc<Self>, session: &Arc<Session>, run: Arc<Run>) {
+        let number = {
+            let mut state = locked(&self.state);
+            state.queue.push_back((session.clone(), run));
+            if state.idle >= state.queue.len() {
+                self.arrived.notify_one();
+                return;
+            }
+            state.started += 1;
+            state.started
+        };
+        let name = format!("leasehold-blocking-{number}");
+        let pool = self.clone();
+        let spawned = std::thread::Builder::new().name(name.clone()).spawn(move || {
+            pool.serve(&name);
+        });
+        if let Err(error) = spawned {
+            // The job waits in the queue for a thread that ends its own.
+            log::error!(error:% = error; "no thread could be started for a blocking handler");
+        }
+    }
+
+    fn serve(&self, name: &str) {
+        let locals = Locals::default();
+        let mut state = locked(&self.state);
+        loop {
+            if let Some((session, run)) = state.queue.pop_front() {
+                drop(state);
+                run_blocking(&session, &run, &locals, name);
+                state = locked(&self.state);
+            } else if state.closed {
+                return;
+            } else {
+                state.idle += 1;
+                let waited = self.arrived.wait_timeout(state, IDLE);
+                let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = next;
+                state.idle -= 1;
+                if timeout.timed_out() && state.queue.is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn run_blocking(session: &Arc<Session>, run: &Arc<Run>, locals: &Locals, thread: &str) {
+    let Some(Starter::Blocking(start)) = session.starters.get(&run.claimed.kind) else {
+        session.finish(run, Settle::Release);
+        return;
+    };
+    let end = EndGuard::new(session, run, thread);
+    end.finish(start(run.clone(), locals));
+}

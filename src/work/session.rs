@@ -1,0 +1,423 @@
+//! One run of a runtime, from its start to its stop: slots, attempts, and their endings.
+//!
+//! The worker's loop, the store's thread, the handlers' threads and the control thread all
+//! meet here. Nothing in it waits: each call takes the lock, changes what it must, and sends.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::error::{Error, Refusal, StoreFault};
+use crate::handler::Starter;
+use crate::host::Host;
+use crate::job::{JobId, Status};
+use crate::rules::settle::{Failure, Settle};
+use crate::store::Claimer;
+use crate::store::claim::{Batch, Want};
+use crate::store::holder::Write;
+use crate::store::messages::SettleOne;
+
+use super::pool::Pool;
+use super::run::{Run, StopReason};
+
+/// The first pause before a settle is sent again, doubling up to [`RETRY_CAP`], in ms.
+const RETRY_BASE: i64 = 100;
+const RETRY_CAP: i64 = 5_000;
+
+/// What a runtime has done since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Jobs claimed.
+    pub claims: u64,
+    /// Attempts that completed their job.
+    pub completions: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Settles and renewals that were refused: the job was somebody else's.
+    pub lost: u64,
+    /// Attempts that ended as cancelled.
+    pub cancelled: u64,
+    /// Attempts that handed back.
+    pub yields: u64,
+    /// Looks for work by the clock.
+    pub polls: u64,
+    /// Looks for work because somebody said so.
+    pub wakes: u64,
+    /// Leases renewed.
+    pub renewals: u64,
+    /// Handlers that run, or wait for a thread.
+    pub in_flight: u64,
+}
+
+/// Counters behind [`Stats`].
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) claims: AtomicU64,
+    completions: AtomicU64,
+    failures: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    cancelled: AtomicU64,
+    pub(crate) yields: AtomicU64,
+    pub(crate) polls: AtomicU64,
+    pub(crate) wakes: AtomicU64,
+    pub(crate) renewals: AtomicU64,
+    /// Attempts settled since the stop began.
+    pub(crate) settled: AtomicU64,
+    /// Attempts handed back since the stop began.
+    pub(crate) handed_back: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Which jobs a runtime takes, and how many at a time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Capacity {
+    pub(crate) slots: usize,
+    /// Slots by queue; all queues where there are none.
+    pub(crate) queues: Option<HashMap<Arc<str>, usize>>,
+    pub(crate) kinds: HashMap<Arc<str>, usize>,
+}
+
+/// One run of a runtime.
+pub(crate) struct Session {
+    pub(crate) host: Arc<Host>,
+    pub(crate) owner: Arc<str>,
+    pub(crate) starters: HashMap<Arc<str>, Starter>,
+    pub(crate) capacity: Capacity,
+    /// How many handlers may block their threads before health is red.
+    pub(crate) max_zombies: usize,
+    pub(crate) pool: Pool,
+    pub(crate) counters: Counters,
+    /// Something has ended, or stands still: for who waits for a stop or for quiet.
+    pub(crate) changed: Notify,
+    /// For the worker's loop: look, or look at another time.
+    pub(crate) wake: Notify,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+pub(super) struct Inner {
+    /// Attempts whose end has not landed.
+    pub(super) runs: HashMap<u64, Arc<Run>>,
+    /// Attempts whose code blocks its thread past all limits.
+    pub(super) zombies: HashMap<u64, Arc<Run>>,
+    /// Attempts that hold a slot, by number.
+    busy: HashMap<u64, Arc<Run>>,
+    pub(super) retries: Vec<Retry>,
+    /// There may be work.
+    hungry: bool,
+    quiet: bool,
+    stopping: bool,
+    stopped: bool,
+    next_due: Option<i64>,
+    next_number: u64,
+}
+
+/// A settle whose answer was trouble of the store.
+pub(super) struct Retry {
+    pub(super) run: Arc<Run>,
+    pub(super) how: Settle,
+    pub(super) write: Write,
+    pub(super) at: i64,
+    pub(super) pause: i64,
+}
+
+impl Session {
+    pub(crate) fn new(
+        host: Arc<Host>,
+        owner: Arc<str>,
+        starters: HashMap<Arc<str>, Starter>,
+        capacity: Capacity,
+        max_zombies: usize,
+        pool: Pool,
+    ) -> Self {
+        Self {
+            host,
+            owner,
+            starters,
+            capacity,
+            max_zombies,
+            pool,
+            counters: Counters::default(),
+            changed: Notify::new(),
+            wake: Notify::new(),
+            inner: Mutex::new(Inner { hungry: true, ..Inner::default() }),
+        }
+    }
+
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn kinds(&self) -> Vec<Arc<str>> {
+        self.starters.keys().cloned().collect()
+    }
+
+    /// Makes the next batch of the store claim, if there is a free slot.
+    pub(crate) fn look(&self) {
+        self.inner().hungry = true;
+        self.host.store.nudge();
+    }
+
+    /// Whether a slot is free and claims are wanted.
+    pub(crate) fn has_room(&self) -> bool {
+        let inner = self.inner();
+        !inner.quiet && inner.busy.len() < self.capacity.slots
+    }
+
+    pub(crate) fn next_due(&self) -> Option<i64> {
+        self.inner().next_due
+    }
+
+    pub(crate) fn set_next_due(&self, next_due: Option<i64>) {
+        self.inner().next_due = next_due;
+    }
+
+    /// No claims from here on.
+    pub(crate) fn quiet(&self) {
+        self.inner().quiet = true;
+    }
+
+    /// The stop begins: no claims, and every handler is asked to end.
+    pub(crate) fn begin_stop(&self) {
+        let runs = {
+            let mut inner = self.inner();
+            inner.quiet = true;
+            inner.stopping = true;
+            inner.runs.values().cloned().collect::<Vec<_>>()
+        };
+        runs.iter().for_each(|run| run.fire(StopReason::Stopping));
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.inner().stopping
+    }
+
+    /// The stop is over: the loops end.
+    pub(crate) fn end(&self) {
+        self.inner().stopped = true;
+        self.changed.notify_waiters();
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.inner().stopped
+    }
+
+    /// Attempts whose end has not landed.
+    pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
+        self.inner().runs.values().cloned().collect()
+    }
+
+    pub(crate) fn zombies(&self) -> Vec<Arc<Run>> {
+        self.inner().zombies.values().cloned().collect()
+    }
+
+    /// Whether nothing moves: no attempt runs but those that sleep on the clock.
+    pub(crate) fn stands_still(&self) -> bool {
+        let inner = self.inner();
+        inner.retries.is_empty()
+            && inner.runs.values().all(|run| run.sleeping.load(Ordering::SeqCst) > 0)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        Stats {
+            claims: get(&counters.claims),
+            completions: get(&counters.completions),
+            failures: get(&counters.failures),
+            lost: get(&counters.lost),
+            cancelled: get(&counters.cancelled),
+            yields: get(&counters.yields),
+            polls: get(&counters.polls),
+            wakes: get(&counters.wakes),
+            renewals: get(&counters.renewals),
+            in_flight: self.inner().runs.len() as u64,
+        }
+    }
+
+    /// Fires the signal of a job that runs here.
+    pub(crate) fn cancel(&self, id: &JobId) {
+        let runs = self.runs();
+        runs.iter().filter(|run| run.claimed.id == *id).for_each(|run| {
+            run.fire(StopReason::Cancelled);
+        });
+    }
+
+    /// The handler's code has ended, in whatever way.
+    pub(crate) fn finish(self: &Arc<Self>, run: &Arc<Run>, how: Settle) {
+        self.free_slot(run);
+        self.inner().zombies.remove(&run.number);
+        if run.take_settle() {
+            let how = match how {
+                // Work in slices that stops because the runtime does is no stall.
+                Settle::Yield if run.reason() == Some(StopReason::Stopping) => Settle::Interrupt,
+                other => other,
+            };
+            self.settle(run, how);
+        } else {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The handler's task was dropped before it ended.
+    pub(crate) fn dropped(self: &Arc<Self>, run: &Arc<Run>) {
+        let stopping = self.is_stopping();
+        // Where it was not us, the host's runtime has gone, and will refuse the next too.
+        self.finish(run, if stopping { Settle::Release } else { Settle::Snooze(1_000) });
+    }
+
+    /// Gives the attempt's slot to the next; answers whether it still had one.
+    pub(super) fn free_slot(&self, run: &Run) -> bool {
+        self.inner().busy.remove(&run.number).is_some()
+    }
+
+    /// Sends an attempt's end; whoever calls has taken the right to.
+    pub(super) fn settle(self: &Arc<Self>, run: &Arc<Run>, how: Settle) {
+        let write = run.write();
+        self.send_settle(run.clone(), how, write, RETRY_BASE);
+    }
+
+    pub(super) fn send_settle(
+        self: &Arc<Self>,
+        run: Arc<Run>,
+        how: Settle,
+        write: Write,
+        pause: i64,
+    ) {
+        let session = self.clone();
+        let message = SettleOne { write: write.clone(), how: how.clone() };
+        self.host.store.tell(message, move |answer| match answer {
+            Ok(status) => session.landed(&run, &how, status),
+            Err(Error::Refused(Refusal::Invalid { field, value, rule })) => {
+                let refusal = Refusal::Invalid { field, value, rule };
+                session.settle(&run, Settle::Fail(Failure::transient(refusal.to_string())));
+            }
+            Err(Error::Refused(Refusal::HookFailed { error })) => {
+                log::warn!(job:% = run.claimed.id, kind:% = run.claimed.kind, error:% = error;
+                    "an ending waits for a hook");
+                add(&session.counters.failures);
+                session.forget(&run);
+            }
+            Err(Error::Store(StoreFault::Stopped)) => session.forget(&run),
+            Err(Error::Store(fault)) => {
+                log::warn!(job:% = run.claimed.id, error:% = fault; "a settle is sent again");
+                let at = session.host.clock.monotonic().saturating_add(pause);
+                let pause = pause.saturating_mul(2).min(RETRY_CAP);
+                session.inner().retries.push(Retry { run, how, write, at, pause });
+            }
+            Err(refused) => {
+                log::warn!(job:% = run.claimed.id, kind:% = run.claimed.kind,
+                    epoch = run.claimed.holder.epoch, error:% = refused;
+                    "an attempt had lost its job");
+                add(&session.counters.lost);
+                session.forget(&run);
+            }
+        });
+    }
+
+    /// A settle has landed.
+    fn landed(&self, run: &Run, how: &Settle, status: Status) {
+        let counters = &self.counters;
+        match (how, status) {
+            (_, Status::Cancelled) => add(&counters.cancelled),
+            (Settle::Complete(_), _) => add(&counters.completions),
+            (Settle::Fail(_), _) => add(&counters.failures),
+            _ => add(&counters.yields),
+        }
+        if self.is_stopping() {
+            match how {
+                Settle::Release | Settle::Interrupt => add(&counters.handed_back),
+                _ => add(&counters.settled),
+            }
+        }
+        self.forget(run);
+    }
+
+    fn forget(&self, run: &Run) {
+        self.inner().runs.remove(&run.number);
+        self.changed.notify_waiters();
+    }
+
+    /// Hands a claimed job to the threads that run handlers.
+    fn hand_out(self: &Arc<Self>, run: Arc<Run>) {
+        match self.starters.get(&run.claimed.kind) {
+            Some(_) => self.pool.start(self, run),
+            // Claims list only kinds that have a handler here.
+            None => self.finish(&run, Settle::Release),
+        }
+    }
+
+    /// Takes what a batch has claimed for this session.
+    fn take(self: &Arc<Self>, batch: Batch) {
+        let mut runs = Vec::with_capacity(batch.claimed.len());
+        let late = {
+            let mut inner = self.inner();
+            for claimed in batch.claimed {
+                let number = inner.next_number;
+                inner.next_number += 1;
+                let host = &self.host;
+                let run =
+                    Arc::new(Run::new(number, claimed, host.store.clone(), host.clock.clone()));
+                inner.runs.insert(number, run.clone());
+                inner.busy.insert(number, run.clone());
+                runs.push(run);
+            }
+            // With a free slot left there was no more to be had.
+            inner.hungry = batch.more || inner.busy.len() >= self.capacity.slots;
+            inner.next_due = batch.next_due;
+            inner.stopping || inner.quiet
+        };
+        self.counters.claims.fetch_add(runs.len() as u64, Ordering::Relaxed);
+        for run in runs {
+            if late {
+                self.finish(&run, Settle::Release);
+            } else {
+                self.hand_out(run);
+            }
+        }
+        self.changed.notify_waiters();
+        self.wake.notify_one();
+    }
+}
+
+/// A session's claims: what the store asks it at the end of each batch.
+pub(crate) struct Standing(pub(crate) Arc<Session>);
+
+impl Claimer for Standing {
+    fn want(&self, work: bool) -> Option<Want> {
+        let session = &self.0;
+        let mut inner = session.inner();
+        inner.hungry |= work;
+        let free = session.capacity.slots.saturating_sub(inner.busy.len());
+        if !inner.hungry || inner.quiet || free == 0 {
+            return None;
+        }
+        let used = |of: &dyn Fn(&Run) -> bool| inner.busy.values().filter(|run| of(run)).count();
+        let queues = session.capacity.queues.as_ref().map(|queues| {
+            let left = |(queue, slots): (&Arc<str>, &usize)| {
+                let used = used(&|run: &Run| run.claimed.queue == *queue);
+                (queue.clone(), slots.saturating_sub(used))
+            };
+            queues.iter().map(left).collect()
+        });
+        let left = |(kind, slots): (&Arc<str>, &usize)| {
+            let used = used(&|run: &Run| run.claimed.kind == *kind);
+            (kind.clone(), slots.saturating_sub(used))
+        };
+        let per_kind = session.capacity.kinds.iter().map(left).collect();
+        let suspects = 1_usize.saturating_sub(used(&|run: &Run| run.claimed.stalls > 0));
+        let (owner, kinds) = (session.owner.clone(), session.kinds());
+        Some(Want { owner, kinds, limit: free, suspects, queues, per_kind })
+    }
+
+    fn deliver(&self, batch: Batch) {
+        self.0.take(batch);
+    }
+}

@@ -1,0 +1,3 @@
+//! One test binary: `SQLite` is linked once.
+
+mod running;

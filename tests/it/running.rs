@@ -1,0 +1,80 @@
+//! Jobs through the whole runtime, on the real clock and a real file.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Noop {
+    n: u32,
+}
+
+impl Job for Noop {
+    const KIND: &'static str = "noop";
+    fn settings() -> Settings {
+        Settings::new().retry(Retry::fixed(Duration::from_millis(1)).attempts(3))
+    }
+}
+
+type Seen = Arc<Mutex<HashMap<u32, u32>>>;
+
+async fn noop(job: Noop, ctx: Ctx<Seen>) -> JobResult {
+    *ctx.state().lock().unwrap().entry(job.n).or_default() += 1;
+    Ok(Outcome::Done)
+}
+
+async fn panics_every_third(job: Noop, ctx: Ctx<Seen>) -> JobResult {
+    *ctx.state().lock().unwrap().entry(job.n).or_default() += 1;
+    assert!(job.n % 3 != 0, "every third");
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn a_thousand_jobs_at_eight_at_a_time_each_run_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = Seen::default();
+    let runtime = Runtime::builder(dir.path().join("jobs.db"))
+        .state(seen.clone())
+        .handle(noop)
+        .slots(8)
+        .start()
+        .await
+        .unwrap();
+    let jobs = (0..1_000).map(|n| Noop { n });
+    let ids = runtime.client().enqueue_many(jobs).await.unwrap();
+    for id in ids {
+        let job = runtime.wait(id.unwrap().id, Duration::from_secs(60)).await.unwrap();
+        assert_eq!((job.status, job.attempts, job.epoch), (Status::Completed, 1, 1));
+    }
+    assert_eq!(seen.lock().unwrap().len(), 1_000);
+    assert!(seen.lock().unwrap().values().all(|times| *times == 1));
+    assert!(runtime.stop(Duration::from_secs(5)).await.drained);
+}
+
+#[tokio::test]
+async fn a_thousand_jobs_of_which_every_third_panics_all_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = Seen::default();
+    let runtime = Runtime::builder(dir.path().join("jobs.db"))
+        .state(seen.clone())
+        .handle(panics_every_third)
+        .slots(8)
+        .start()
+        .await
+        .unwrap();
+    let jobs = (0..1_000).map(|n| Noop { n });
+    let ids = runtime.client().enqueue_many(jobs).await.unwrap();
+    for (n, id) in ids.into_iter().enumerate() {
+        let job = runtime.wait(id.unwrap().id, Duration::from_secs(60)).await.unwrap();
+        let expected = if n % 3 == 0 { Status::Failed } else { Status::Completed };
+        assert_eq!(job.status, expected, "{n}");
+    }
+    let counts = runtime.client().counts().await.unwrap();
+    assert_eq!((counts.completed, counts.dead), (666, 334));
+    assert_eq!(runtime.health().restarts, 0);
+    assert!(runtime.health().is_healthy());
+    assert!(runtime.stop(Duration::from_secs(5)).await.drained);
+}
