@@ -399,7 +399,6 @@ impl Lease {
     fn write(&self) -> Write {
         Write {
             key: self.claimed.key,
-            kind: self.claimed.kind.clone(),
             holder: self.claimed.holder.clone(),
             number: self.writes.fetch_add(1, Ordering::Relaxed) + 1,
         }

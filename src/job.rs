@@ -171,7 +171,6 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
 
 words! {
     /// The stored status of a job.

@@ -1,8 +1,6 @@
 //! The runtime: handlers registered, threads started, and a stop by a deadline.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::future::Future;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

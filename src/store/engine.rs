@@ -88,6 +88,12 @@ impl Engine {
         Ok(engine)
     }
 
+    #[cfg(test)]
+    #[allow(clippy::expect_used, reason = "only tests look at the connection")]
+    pub(super) fn connection(&self) -> &Connection {
+        self.conn.as_ref().expect("a connection")
+    }
+
     /// Lets go of the connection; the next batch opens another.
     pub(crate) fn reconnect(&mut self) {
         self.conn = None;

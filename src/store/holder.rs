@@ -21,7 +21,6 @@ use super::txn::{AfterHook, Txn};
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) key: i64,
-    pub(crate) kind: std::sync::Arc<str>,
     pub(crate) holder: Holder,
     pub(crate) number: u32,
 }
@@ -246,7 +245,7 @@ impl Txn<'_> {
             new.detail.progress_done = Some(*done);
             new.detail.progress_total = *total;
         }
-        let mut land = |txn: &mut Self| -> Result<(), Error> {
+        let land = |txn: &mut Self| -> Result<(), Error> {
             txn.write_row(&row, &new)?;
             if let Save::Checkpoint { key, value } = save {
                 txn.put_checkpoint(write.key, key, new.epoch, value)?;

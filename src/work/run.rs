@@ -100,7 +100,6 @@ impl Run {
     pub(crate) fn write(&self) -> Write {
         Write {
             key: self.claimed.key,
-            kind: self.claimed.kind.clone(),
             holder: self.claimed.holder.clone(),
             number: self.writes.fetch_add(1, Ordering::Relaxed) + 1,
         }
@@ -108,12 +107,7 @@ impl Run {
 
     /// A renewal, which carries no number of its own.
     pub(crate) fn renewal(&self) -> Write {
-        Write {
-            key: self.claimed.key,
-            kind: self.claimed.kind.clone(),
-            holder: self.claimed.holder.clone(),
-            number: 0,
-        }
+        Write { key: self.claimed.key, holder: self.claimed.holder.clone(), number: 0 }
     }
 
     /// Asks the handler to stop; the first reason stays, but for one that says it is lost.
