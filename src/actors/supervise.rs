@@ -68,9 +68,9 @@ where
                         self.health.gave_up(self.name, &error);
                         return Poll::Ready(());
                     };
-                    self.health.restarted(self.name, &error);
                     let pause = Duration::from_millis(pause.unsigned_abs());
                     self.pause = Some(self.health.clock.sleep(pause));
+                    self.health.restarted(self.name, &error);
                 }
             }
         }

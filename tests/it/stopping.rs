@@ -1,0 +1,199 @@
+//! The stop: bounded whatever handlers do, and honest about what it left behind.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold::testing::Lab;
+use leasehold::{Ctx, JobResult, Outcome, Runtime, Status, StopReason};
+
+use crate::support::{Act, Bystander, Signals, act, child_folder, record, spawn_child};
+
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Far above what a stop may take beyond its grace, so that a busy machine does not matter.
+const BOUND: Duration = Duration::from_secs(5);
+
+fn blocks(_: Act, ctx: Ctx<Signals>) -> JobResult {
+    ctx.state().wait_for_gate();
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn a_stop_returns_whatever_handlers_do_and_names_those_that_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let signals = Signals::default();
+    let runtime = Runtime::builder(dir.path().join("jobs.db"))
+        .state(signals.clone())
+        .handle(act)
+        .slots(8)
+        .start()
+        .await
+        .unwrap();
+    let client = runtime.client();
+    let bystander = Bystander::enqueue(&client).await;
+    let mut stuck = BTreeSet::new();
+    for job in [Act::Block, Act::Spin] {
+        stuck.insert(runtime.enqueue(job).await.unwrap().id);
+    }
+    let never_wakes = runtime.enqueue(Act::Hang).await.unwrap().id;
+    let asked = runtime.enqueue(Act::UntilAsked).await.unwrap().id;
+    signals.entered(4).await;
+
+    let report = tokio::time::timeout(GRACE + BOUND, runtime.stop(GRACE)).await.unwrap();
+
+    assert!(!report.drained);
+    let left: BTreeSet<_> = report.in_flight.iter().map(|left| left.job.clone()).collect();
+    assert_eq!(left, stuck);
+    assert!(report.in_flight.iter().all(|left| &*left.kind == "act"));
+    assert!(report.in_flight.iter().all(|left| left.running_for >= GRACE));
+    assert_eq!((report.handed_back, &report.stuck_in_store), (2, &None));
+    for id in &stuck {
+        let job = record(&client, id).await;
+        assert_eq!((job.status, job.attempts), (Status::Running, 1));
+    }
+    // Cut off at the deadline: as if it had never been claimed.
+    let job = record(&client, &never_wakes).await;
+    assert_eq!((job.status, job.attempts, job.stalls, job.seq), (Status::Pending, 0, 0, 0));
+    let job = record(&client, &asked).await;
+    assert_eq!((job.status, job.attempts, job.interruptions), (Status::Pending, 0, 1));
+    assert_eq!(signals.reasons(), [StopReason::Stopping]);
+    bystander.check().await;
+
+    // What ends after the stop changes nothing any more.
+    signals.open();
+    let again = runtime.stop(Duration::ZERO).await;
+    assert_eq!(again, report, "a second stop joins the first");
+}
+
+#[tokio::test]
+async fn a_blocking_handler_that_does_not_end_keeps_its_row_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let signals = Signals::default();
+    let runtime = Runtime::builder(dir.path().join("jobs.db"))
+        .state(signals.clone())
+        .handle_blocking(blocks)
+        .start()
+        .await
+        .unwrap();
+    let client = runtime.client();
+    let id = runtime.enqueue(Act::Done).await.unwrap().id;
+    while record(&client, &id).await.status != Status::Running {
+        tokio::task::yield_now().await;
+    }
+    let report = tokio::time::timeout(GRACE + BOUND, runtime.stop(GRACE)).await.unwrap();
+    assert_eq!(report.in_flight.len(), 1);
+    assert_eq!(report.in_flight[0].job, id);
+    signals.open();
+    assert_eq!(record(&client, &id).await.status, Status::Running);
+}
+
+#[tokio::test]
+async fn a_stop_returns_although_application_code_never_leaves_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let signals = Signals::default();
+    let runtime = Runtime::builder(dir.path().join("jobs.db"))
+        .state(signals.clone())
+        .handle(act)
+        .code_limit(Duration::from_millis(1))
+        .start()
+        .await
+        .unwrap();
+    let id = runtime.enqueue(Act::StickInStore).await.unwrap().id;
+    signals.entered(1).await;
+    while runtime.health().is_healthy() {
+        tokio::task::yield_now().await;
+    }
+    let troubles = runtime.health().troubles;
+    assert!(troubles[0].contains("stuck in a fenced write of kind act"), "{troubles:?}");
+    let report = tokio::time::timeout(GRACE + BOUND, runtime.stop(GRACE)).await.unwrap();
+    assert_eq!(report.in_flight.iter().map(|left| &left.job).collect::<Vec<_>>(), [&id]);
+    let what = report.stuck_in_store.unwrap();
+    assert!(what.contains("act") && what.contains(&id.to_string()), "{what}");
+    signals.open();
+}
+
+/// The child: every sort of stuck handler, a stop, and the end of `main`.
+#[test]
+fn child_with_stuck_handlers() {
+    let Some(folder) = child_folder() else { return };
+    let signals = Signals::default();
+    let runtime = Runtime::builder(folder.join("jobs.db"))
+        .state(signals.clone())
+        .handle(act)
+        .slots(8)
+        .start_blocking()
+        .unwrap();
+    for job in [Act::Block, Act::Spin, Act::Hang, Act::StickInStore] {
+        runtime.enqueue_blocking(job).unwrap();
+    }
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(signals.entered(4));
+    let report = runtime.stop_blocking(GRACE);
+    println!("left {}", report.in_flight.len());
+    std::process::exit(7);
+}
+
+#[test]
+fn a_process_whose_handlers_are_stuck_can_exit() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = spawn_child("stopping::child_with_stuck_handlers", dir.path());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let said = String::from_utf8(output.stdout).unwrap();
+    // The one that never wakes was dropped, but the store cannot take its release.
+    assert!(said.contains("left 4"), "{said}");
+}
+
+#[tokio::test]
+async fn a_start_after_a_stop_goes_on_where_the_first_left_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let signals = Signals::default();
+    let start = || Runtime::builder(&path).state(signals.clone()).handle(act).slots(1).start();
+    let first = start().await.unwrap();
+    let id = first.enqueue(Act::UntilAsked).await.unwrap().id;
+    let waiting = first.enqueue(Act::Done).await.unwrap().id;
+    signals.entered(1).await;
+    assert!(first.stop(GRACE).await.drained);
+    assert_eq!(record(&first.client(), &waiting).await.attempts, 0);
+    let second = start().await.unwrap();
+    assert_ne!(first.owner(), second.owner());
+    signals.entered(2).await;
+    second.client().cancel(&id, leasehold::Operator::named("test")).await.unwrap();
+    let job = second.wait(&id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(job.status, Status::Cancelled);
+    assert_eq!(second.wait(&waiting, Duration::from_secs(30)).await.unwrap().attempts, 1);
+    assert!(second.stop(GRACE).await.drained);
+    let files = std::fs::read_dir(dir.path().join("jobs.db-leasehold")).unwrap().count();
+    assert_eq!(files, 0, "an orderly stop leaves no lock file behind");
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_stops_without_blocking() {
+    let dir = tempfile::tempdir().unwrap();
+    let signals = Signals::default();
+    let builder = Runtime::builder(dir.path().join("jobs.db"));
+    let runtime = builder.state(signals.clone()).handle(act).start().await.unwrap();
+    let client = runtime.client();
+    let id = runtime.enqueue(Act::UntilAsked).await.unwrap().id;
+    signals.entered(1).await;
+    drop(runtime);
+    while record(&client, &id).await.status != Status::Pending {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(record(&client, &id).await.interruptions, 1);
+}
+
+#[tokio::test]
+async fn a_quiet_runtime_claims_no_more_and_lets_what_runs_go_on() {
+    let signals = Signals::default();
+    let builder = Runtime::in_memory().state(signals.clone()).handle(act).slots(2);
+    let lab = Lab::start(builder).await.unwrap();
+    let first = lab.enqueue(Act::Sleep(1_000)).await.unwrap();
+    lab.settle().await;
+    lab.runtime.quiet();
+    let second = lab.enqueue(Act::Done).await.unwrap();
+    lab.advance(Duration::from_secs(1)).await;
+    assert_eq!(lab.job(&first).await.unwrap().status, Status::Completed);
+    assert_eq!(lab.job(&second).await.unwrap().attempts, 0);
+    assert_eq!(signals.times(), 1);
+}
