@@ -70,6 +70,11 @@ pub(crate) struct Batch {
     pub(crate) next_due: Option<i64>,
 }
 
+/// A number of free slots, however large, as room that is counted down.
+fn room_of(slots: usize) -> i64 {
+    i64::try_from(slots).unwrap_or(i64::MAX)
+}
+
 /// A row's place in the claim order.
 type Place = (i64, i64, JobId);
 
@@ -223,7 +228,7 @@ impl Txn<'_> {
         }
         let Some(facts) = self.facts(kind)? else { return Ok(0) };
         let mut room = match want.per_kind.get(name) {
-            Some(free) => *free as i64,
+            Some(free) => room_of(*free),
             None => i64::MAX,
         };
         if let Some(limit) = facts.concurrency {
@@ -239,7 +244,7 @@ impl Txn<'_> {
         let name = self.cache.name(self.conn, queue)?;
         let mut room = match &want.queues {
             None => i64::MAX,
-            Some(served) => served.get(&name).map_or(0, |free| *free as i64),
+            Some(served) => served.get(&name).map_or(0, |free| room_of(*free)),
         };
         let rules = self.cache.rules(self.conn)?;
         if rules.paused_queues.contains(&*name) {
@@ -345,7 +350,7 @@ impl Txn<'_> {
     ) -> Result<()> {
         let statement = if head.lane == Lane::Suspect { sql::SUSPECTS } else { sql::READY };
         let free = claiming.want.limit - claiming.batch.claimed.len();
-        let room = claiming.room(head.pair, head.lane).min(free as i64);
+        let room = claiming.room(head.pair, head.lane).min(room_of(free));
         let mut found = Vec::new();
         {
             let mut statement = self.conn.prepare_cached(statement)?;
@@ -476,7 +481,7 @@ impl Claiming<'_> {
     fn room(&self, pair: Pair, lane: Lane) -> i64 {
         let kind = self.kinds.get(&pair.kind).copied().unwrap_or(i64::MAX);
         let queue = self.queues.get(&pair.queue).copied().unwrap_or(i64::MAX);
-        let suspects = if lane == Lane::Suspect { self.suspects as i64 } else { i64::MAX };
+        let suspects = if lane == Lane::Suspect { room_of(self.suspects) } else { i64::MAX };
         kind.min(queue).min(suspects)
     }
 
