@@ -1,0 +1,3 @@
+//! The tests that see the crate from outside, in one binary.
+
+mod conformance;
