@@ -151,17 +151,28 @@ impl Txn<'_> {
         Ok(due.len() == TURNED_AT_MOST)
     }
 
-    /// Brings back the best rows that were held by a limit key, as many as it has room for.
+    /// Brings back the best rows that were held by a limit key, as many as it has room for of
+    /// each pair of kind and queue: whoever claims next may not serve the best of them.
     pub(super) fn free_held(&mut self, key: &str) -> Result<()> {
-        let room = self.limit_key_room(key)?.min(TURNED_AT_MOST as i64);
+        let room = self.limit_key_room(key)?;
+        if room <= 0 {
+            return Ok(());
+        }
         let mut back: Vec<(i64, i64)> = Vec::new();
-        if room > 0 {
+        let mut pair = Pair { kind: i64::MIN, queue: i64::MIN };
+        while back.len() < TURNED_AT_MOST
+            && let Some(next) = self.next_held_pair(key, pair)?
+        {
+            pair = next;
             let mut statement = self.conn.prepare_cached(sql::HELD)?;
-            let mut rows = statement.query([key])?;
-            while (back.len() as i64) < room
+            let mut rows = statement.query(params![key, pair.kind, pair.queue])?;
+            let mut left = room;
+            while left > 0
+                && back.len() < TURNED_AT_MOST
                 && let Some(row) = rows.next()?
             {
                 back.push((row.get(0)?, row.get(1)?));
+                left -= 1;
             }
         }
         for (row, stalls) in &back {
@@ -169,6 +180,14 @@ impl Txn<'_> {
         }
         self.effects.work |= !back.is_empty();
         Ok(())
+    }
+
+    /// The next pair of kind and queue that has rows held by a limit key.
+    fn next_held_pair(&self, key: &str, after: Pair) -> Result<Option<Pair>> {
+        let mut statement = self.conn.prepare_cached(sql::NEXT_HELD_PAIR)?;
+        let mut rows = statement.query(params![key, after.kind, after.queue])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        Ok(Some(Pair { kind: row.get(0)?, queue: row.get(1)? }))
     }
 
     /// How many more jobs of a limit key may run.

@@ -69,7 +69,8 @@ CREATE UNIQUE INDEX leasehold_job_id ON leasehold_job (id);
 CREATE INDEX leasehold_scheduled ON leasehold_job (run_at) WHERE lane = 0;
 CREATE INDEX leasehold_ready ON leasehold_job (kind, queue, rank, created_at, id) WHERE lane = 1;
 CREATE INDEX leasehold_suspect ON leasehold_job (kind, queue, rank, created_at, id) WHERE lane = 2;
-CREATE INDEX leasehold_held ON leasehold_job (limit_key, rank, created_at, id) WHERE lane = 3;
+CREATE INDEX leasehold_held ON leasehold_job (limit_key, kind, queue, rank, created_at, id)
+  WHERE lane = 3;
 CREATE INDEX leasehold_running ON leasehold_job (kind, queue) WHERE status = 1;
 CREATE INDEX leasehold_running_limited ON leasehold_job (limit_key)
   WHERE status = 1 AND limit_key IS NOT NULL;
