@@ -183,8 +183,7 @@ impl Row {
     pub(super) fn fail(&mut self, verdict: Verdict, now: i64) {
         self.end(Status::Failed, now);
         self.detail.verdict = Some(verdict);
-        let parked = super::parks(verdict) || self.detail.hook_failures >= MAX_HOOK_FAILURES;
-        self.detail.parked_at = parked.then_some(now);
+        self.detail.parked_at = super::parks(verdict).then_some(now);
     }
 
     pub(super) fn cancel(&mut self, now: i64) {
