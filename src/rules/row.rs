@@ -108,7 +108,7 @@ impl Row {
     /// Rank in the claim order: a level of priority is worth a minute of waiting.
     #[cfg(test)]
     pub(crate) const fn rank(&self) -> i64 {
-        self.run_at + self.priority * 60_000
+        self.run_at.saturating_add(self.priority * 60_000)
     }
 
     pub(crate) const fn phase(&self, now: i64) -> Phase {

@@ -56,7 +56,9 @@ CREATE TABLE leasehold_job (
   dedup_key         TEXT,
   lock_key          TEXT,
   limit_key         TEXT,
-  rank              INTEGER GENERATED ALWAYS AS (run_at + priority * 60000) VIRTUAL,
+  -- Capped so that no priority takes a time at the end of 64 bits out of them.
+  rank              INTEGER GENERATED ALWAYS AS
+                      (min(run_at, 9223372036794775807) + priority * 60000) VIRTUAL,
   CHECK ((status = 0) = (lane IS NOT NULL)),
   CHECK (status = 1 OR (token IS NULL AND lease_until IS NULL AND ahead = 0)),
   CHECK ((token IS NULL) = (lease_until IS NULL) OR status = 1),
