@@ -12,6 +12,8 @@ use super::value::Value;
 pub enum Stop {
     /// The answer was no: the code and what goes with it.
     Refused(Value),
+    /// Something else came back than what was asked for.
+    Differs { expected: String, seen: String },
     /// The scenario is not in the language, or the store is in trouble: always a failure.
     Broken(String),
 }

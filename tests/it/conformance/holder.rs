@@ -26,8 +26,9 @@ pub async fn claim(stage: &mut Stage, given: &Value, called: Option<&Value>) -> 
     if let Some(names) = called {
         let names = texts("as", names)?;
         if names.len() > leases.len() {
-            let (asked, came) = (names.len(), leases.len());
-            return Err(Stop::Broken(format!("as names {asked} leases, but {came} came")));
+            let shown: Vec<_> = jobs.iter().map(|id| stage.shown(id)).collect();
+            let expected = format!("leases for {names:?}");
+            return Err(Stop::Differs { expected, seen: Value::List(shown).to_string() });
         }
         for (name, lease) in names.iter().zip(leases) {
             stage.name_lease(name, lease)?;
@@ -49,7 +50,8 @@ pub async fn claim_by_id(stage: &mut Stage, given: &Value, called: Option<&Value
     let count = Value::number(usize::from(lease.is_some()));
     if let Some(name) = called {
         let name = name.as_text().ok_or_else(|| Stop::Broken(format!("{name} is no name")))?;
-        let lease = lease.ok_or_else(|| Stop::broken("as names a lease, but none came"))?;
+        let (expected, seen) = (format!("a lease for {name:?}"), "none".to_owned());
+        let lease = lease.ok_or(Stop::Differs { expected, seen })?;
         stage.name_lease(name, lease)?;
     }
     Ok(Value::object([("count", count)]))

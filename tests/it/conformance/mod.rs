@@ -17,7 +17,6 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use args::Stop;
 use scenario::Scenario;
 use step::Difference;
 
@@ -47,8 +46,10 @@ impl Summary {
     /// Runs every `*.json` of a folder.
     async fn folder(&mut self, folder: &Path) {
         let shown = folder.display().to_string();
-        let mut files: Vec<PathBuf> = match std::fs::read_dir(folder) {
-            Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+        let entries = std::fs::read_dir(folder)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+        let mut files: Vec<PathBuf> = match entries {
+            Ok(files) => files,
             Err(error) => {
                 return self.fail(&shown, "", 0, Difference::broken(error.to_string()));
             }
@@ -73,7 +74,7 @@ impl Summary {
         self.files += 1;
         let scenarios = match Scenario::all(text) {
             Ok(scenarios) => scenarios,
-            Err(stop) => return self.fail(file, "", 0, before(stop)),
+            Err(stop) => return self.fail(file, "", 0, Difference::of(stop)),
         };
         for scenario in scenarios {
             self.scenarios += 1;
@@ -89,7 +90,7 @@ impl Summary {
     async fn scenario(&mut self, file: &str, scenario: &Scenario) {
         let mut stage = match scenario.stage().await {
             Ok(stage) => stage,
-            Err(stop) => return self.fail(file, &scenario.name, 0, before(stop)),
+            Err(stop) => return self.fail(file, &scenario.name, 0, Difference::of(stop)),
         };
         for (n, given) in scenario.steps.iter().enumerate() {
             if let Some(difference) = step::run(&mut stage, given).await {
@@ -109,13 +110,6 @@ impl Summary {
             );
         }
         report
-    }
-}
-
-fn before(stop: Stop) -> Difference {
-    match stop {
-        Stop::Broken(text) => Difference::broken(text),
-        Stop::Refused(refusal) => Difference::broken(refusal.to_string()),
     }
 }
 

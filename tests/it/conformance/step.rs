@@ -20,6 +20,15 @@ impl Difference {
     pub fn broken(text: String) -> Self {
         Self { expected: "a scenario in the language, and a store that answers".into(), seen: text }
     }
+
+    /// What stopped that which is no step.
+    pub fn of(stop: Stop) -> Self {
+        match stop {
+            Stop::Broken(text) => Self::broken(text),
+            Stop::Refused(refusal) => Self::broken(refusal.to_string()),
+            Stop::Differs { expected, seen } => Self { expected, seen },
+        }
+    }
 }
 
 /// A step, its parts told apart.
@@ -61,8 +70,7 @@ impl Step {
 pub async fn run(stage: &mut Stage, given: &Value) -> Option<Difference> {
     match Step::read(given) {
         Ok(step) => check(stage, &step).await,
-        Err(Stop::Broken(text)) => Some(Difference::broken(text)),
-        Err(Stop::Refused(refusal)) => Some(Difference::broken(refusal.to_string())),
+        Err(stop) => Some(Difference::of(stop)),
     }
 }
 
@@ -70,6 +78,7 @@ async fn check(stage: &mut Stage, step: &Step) -> Option<Difference> {
     let ran = perform(stage, step).await;
     match (ran, &step.refused) {
         (Err(Stop::Broken(text)), _) => Some(Difference::broken(text)),
+        (Err(Stop::Differs { expected, seen }), _) => Some(Difference { expected, seen }),
         (Ok(answer), Some(refused)) => Some(Difference {
             expected: format!("refused {refused}"),
             seen: format!("an answer: {answer}"),
@@ -97,6 +106,11 @@ async fn check(stage: &mut Stage, step: &Step) -> Option<Difference> {
                     (expected, same)
                 }
                 ("absent", None) => (Value::Bool(true), answer == Value::Bool(true)),
+                (verb @ ("expect" | "absent"), Some(_)) => {
+                    return Some(Difference::broken(format!(
+                        "{verb} is what it is, without \"is\""
+                    )));
+                }
                 (_, None) => return None,
                 (_, Some(is)) => (is.clone(), is.matches(&answer)),
             };
