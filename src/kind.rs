@@ -39,7 +39,7 @@ impl Default for Facts {
             retry: RetryFacts::default(),
             defer: DeferFacts::default(),
             orphan: Orphan::Requeue,
-            orphan_backoff: Backoff { base: 0, cap: 600_000 },
+            orphan_backoff: Backoff::default(),
             max_stalls: 3,
             timeout: 600_000,
             slice: 300_000,
@@ -90,9 +90,16 @@ impl Default for DeferFacts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Backoff {
     pub(crate) base: i64,
     pub(crate) cap: i64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { base: 0, cap: 600_000 }
+    }
 }
 
 /// So many starts in a sliding window.
@@ -217,6 +224,15 @@ impl Default for Settings {
     }
 }
 
+/// The first field that is given, at whatever depth, but not known.
+fn unknown(given: &serde_json::Value, known: &serde_json::Value) -> Option<String> {
+    let (given, known) = (given.as_object()?, known.as_object()?);
+    given.iter().find_map(|(field, value)| match known.get(field) {
+        None => Some(field.clone()),
+        Some(known) => unknown(value, known).map(|inner| format!("{field}.{inner}")),
+    })
+}
+
 fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -236,9 +252,8 @@ impl Settings {
     /// A text that says which field does not fit.
     pub fn from_json(json: &crate::Json) -> Result<Self, String> {
         let facts: Facts = json.to()?;
-        let given: serde_json::Map<String, serde_json::Value> = json.to()?;
         let known = serde_json::to_value(&facts).map_err(|error| error.to_string())?;
-        match given.keys().find(|field| known.get(field.as_str()).is_none()) {
+        match unknown(&json.to()?, &known) {
             Some(field) => Err(format!("a kind has no setting {field:?}")),
             None => Ok(Self { facts }),
         }

@@ -58,8 +58,10 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Open`], which memory does not give cause for.
+    /// [`crate::Error::Setup`] for hooks that cannot go together; [`crate::Error::Open`], which
+    /// memory does not give cause for.
     pub async fn start(settings: BenchSettings) -> Result<Self> {
+        settings.hooks.iter().try_for_each(|(kind, hooks)| hooks.check(kind))?;
         let clock = ManualClock::at(settings.now);
         let entropy = Arc::new(FixedEntropy::new(&settings.draws, 1));
         let mut config = HostConfig::new(Place::Memory);

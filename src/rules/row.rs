@@ -108,7 +108,7 @@ impl Row {
     /// Rank in the claim order: a level of priority is worth a minute of waiting.
     #[cfg(test)]
     pub(crate) const fn rank(&self) -> i64 {
-        self.run_at + self.priority * 60_000
+        self.run_at.saturating_add(self.priority * 60_000)
     }
 
     pub(crate) const fn phase(&self, now: i64) -> Phase {
@@ -183,8 +183,7 @@ impl Row {
     pub(super) fn fail(&mut self, verdict: Verdict, now: i64) {
         self.end(Status::Failed, now);
         self.detail.verdict = Some(verdict);
-        let parked = super::parks(verdict) || self.detail.hook_failures >= MAX_HOOK_FAILURES;
-        self.detail.parked_at = parked.then_some(now);
+        self.detail.parked_at = super::parks(verdict).then_some(now);
     }
 
     pub(super) fn cancel(&mut self, now: i64) {

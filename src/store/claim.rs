@@ -70,6 +70,11 @@ pub(crate) struct Batch {
     pub(crate) next_due: Option<i64>,
 }
 
+/// A number of free slots, however large, as room that is counted down.
+fn room_of(slots: usize) -> i64 {
+    i64::try_from(slots).unwrap_or(i64::MAX)
+}
+
 /// A row's place in the claim order.
 type Place = (i64, i64, JobId);
 
@@ -146,17 +151,28 @@ impl Txn<'_> {
         Ok(due.len() == TURNED_AT_MOST)
     }
 
-    /// Brings back the best rows that were held by a limit key, as many as it has room for.
+    /// Brings back the best rows that were held by a limit key, as many as it has room for of
+    /// each pair of kind and queue: whoever claims next may not serve the best of them.
     pub(super) fn free_held(&mut self, key: &str) -> Result<()> {
-        let room = self.limit_key_room(key)?.min(TURNED_AT_MOST as i64);
+        let room = self.limit_key_room(key)?;
+        if room <= 0 {
+            return Ok(());
+        }
         let mut back: Vec<(i64, i64)> = Vec::new();
-        if room > 0 {
+        let mut pair = Pair { kind: i64::MIN, queue: i64::MIN };
+        while back.len() < TURNED_AT_MOST
+            && let Some(next) = self.next_held_pair(key, pair)?
+        {
+            pair = next;
             let mut statement = self.conn.prepare_cached(sql::HELD)?;
-            let mut rows = statement.query([key])?;
-            while (back.len() as i64) < room
+            let mut rows = statement.query(params![key, pair.kind, pair.queue])?;
+            let mut left = room;
+            while left > 0
+                && back.len() < TURNED_AT_MOST
                 && let Some(row) = rows.next()?
             {
                 back.push((row.get(0)?, row.get(1)?));
+                left -= 1;
             }
         }
         for (row, stalls) in &back {
@@ -164,6 +180,14 @@ impl Txn<'_> {
         }
         self.effects.work |= !back.is_empty();
         Ok(())
+    }
+
+    /// The next pair of kind and queue that has rows held by a limit key.
+    fn next_held_pair(&self, key: &str, after: Pair) -> Result<Option<Pair>> {
+        let mut statement = self.conn.prepare_cached(sql::NEXT_HELD_PAIR)?;
+        let mut rows = statement.query(params![key, after.kind, after.queue])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        Ok(Some(Pair { kind: row.get(0)?, queue: row.get(1)? }))
     }
 
     /// How many more jobs of a limit key may run.
@@ -223,7 +247,7 @@ impl Txn<'_> {
         }
         let Some(facts) = self.facts(kind)? else { return Ok(0) };
         let mut room = match want.per_kind.get(name) {
-            Some(free) => *free as i64,
+            Some(free) => room_of(*free),
             None => i64::MAX,
         };
         if let Some(limit) = facts.concurrency {
@@ -239,7 +263,7 @@ impl Txn<'_> {
         let name = self.cache.name(self.conn, queue)?;
         let mut room = match &want.queues {
             None => i64::MAX,
-            Some(served) => served.get(&name).map_or(0, |free| *free as i64),
+            Some(served) => served.get(&name).map_or(0, |free| room_of(*free)),
         };
         let rules = self.cache.rules(self.conn)?;
         if rules.paused_queues.contains(&*name) {
@@ -345,7 +369,7 @@ impl Txn<'_> {
     ) -> Result<()> {
         let statement = if head.lane == Lane::Suspect { sql::SUSPECTS } else { sql::READY };
         let free = claiming.want.limit - claiming.batch.claimed.len();
-        let room = claiming.room(head.pair, head.lane).min(free as i64);
+        let room = claiming.room(head.pair, head.lane).min(room_of(free));
         let mut found = Vec::new();
         {
             let mut statement = self.conn.prepare_cached(statement)?;
@@ -476,7 +500,7 @@ impl Claiming<'_> {
     fn room(&self, pair: Pair, lane: Lane) -> i64 {
         let kind = self.kinds.get(&pair.kind).copied().unwrap_or(i64::MAX);
         let queue = self.queues.get(&pair.queue).copied().unwrap_or(i64::MAX);
-        let suspects = if lane == Lane::Suspect { self.suspects as i64 } else { i64::MAX };
+        let suspects = if lane == Lane::Suspect { room_of(self.suspects) } else { i64::MAX };
         kind.min(queue).min(suspects)
     }
 

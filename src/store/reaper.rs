@@ -229,19 +229,24 @@ impl Txn<'_> {
         }
         self.conn.prepare_cached(sql::PUT_STATE)?.execute(params!["last_retention", self.now])?;
         let keep = self.settings.retention;
-        let mut swept = 0;
+        let mut left = BATCH;
         for (status, keep) in [
             (Status::Completed, keep.completed),
             (Status::Cancelled, keep.cancelled),
             (Status::Failed, keep.failed),
         ] {
-            swept += self.sweep_status(status, keep.unwrap_or(i64::MAX), BATCH)?;
+            left -= self.sweep_status(status, keep.unwrap_or(i64::MAX), left)?;
         }
-        Ok(swept)
+        Ok((BATCH - left) as u64)
     }
 
     /// Removes rows of one status that are older than their kind, or else `keep`, allows.
-    fn sweep_status(&mut self, status: Status, keep: i64, limit: usize) -> Result<u64, StoreFault> {
+    fn sweep_status(
+        &mut self,
+        status: Status,
+        keep: i64,
+        limit: usize,
+    ) -> Result<usize, StoreFault> {
         let own = |facts: &crate::kind::Facts| match status {
             Status::Completed => facts.keep.completed,
             Status::Cancelled => facts.keep.cancelled,
@@ -270,6 +275,6 @@ impl Txn<'_> {
             let kind = self.cache.name(self.conn, *kind)?;
             self.remove(*key, &kind, status)?;
         }
-        Ok(found.len() as u64)
+        Ok(found.len())
     }
 }

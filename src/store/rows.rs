@@ -188,7 +188,9 @@ impl Txn<'_> {
             self.set_gate(&new.kind, gate)?;
         }
         self.effects.note(old, new, self.now);
-        if old.status == Status::Running
+        // A place is free, or the row whose turn it was will not take it.
+        let left = old.status == Status::Running || !new.status.is_live();
+        if left
             && new.status != Status::Running
             && let Some(key) = &new.limit_key
         {

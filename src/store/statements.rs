@@ -138,8 +138,10 @@ statements! {
         WHERE lane = 2 AND kind = ?1 AND queue = ?2 ORDER BY rank, created_at, id");
     NEXT_HELD_KEY = "SELECT limit_key FROM leasehold_job WHERE lane = 3 AND limit_key > ?1 \
         ORDER BY limit_key LIMIT 1";
-    HELD = "SELECT key, stalls FROM leasehold_job \
-        WHERE lane = 3 AND limit_key = ?1 ORDER BY rank, created_at, id";
+    NEXT_HELD_PAIR = "SELECT kind, queue FROM leasehold_job WHERE lane = 3 AND limit_key = ?1 \
+        AND (kind, queue) > (?2, ?3) ORDER BY kind, queue LIMIT 1";
+    HELD = "SELECT key, stalls FROM leasehold_job WHERE lane = 3 AND limit_key = ?1 \
+        AND kind = ?2 AND queue = ?3 ORDER BY rank, created_at, id";
 
     RUNNING_OF_KIND = "SELECT count(*) FROM leasehold_job WHERE status = 1 AND kind = ?1";
     RUNNING_OF_QUEUE = "SELECT count(*) FROM leasehold_job INDEXED BY leasehold_running \

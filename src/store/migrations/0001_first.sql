@@ -56,7 +56,9 @@ CREATE TABLE leasehold_job (
   dedup_key         TEXT,
   lock_key          TEXT,
   limit_key         TEXT,
-  rank              INTEGER GENERATED ALWAYS AS (run_at + priority * 60000) VIRTUAL,
+  -- Capped so that no priority takes a time at the end of 64 bits out of them.
+  rank              INTEGER GENERATED ALWAYS AS
+                      (min(run_at, 9223372036794775807) + priority * 60000) VIRTUAL,
   CHECK ((status = 0) = (lane IS NOT NULL)),
   CHECK (status = 1 OR (token IS NULL AND lease_until IS NULL AND ahead = 0)),
   CHECK ((token IS NULL) = (lease_until IS NULL) OR status = 1),
@@ -69,7 +71,8 @@ CREATE UNIQUE INDEX leasehold_job_id ON leasehold_job (id);
 CREATE INDEX leasehold_scheduled ON leasehold_job (run_at) WHERE lane = 0;
 CREATE INDEX leasehold_ready ON leasehold_job (kind, queue, rank, created_at, id) WHERE lane = 1;
 CREATE INDEX leasehold_suspect ON leasehold_job (kind, queue, rank, created_at, id) WHERE lane = 2;
-CREATE INDEX leasehold_held ON leasehold_job (limit_key, rank, created_at, id) WHERE lane = 3;
+CREATE INDEX leasehold_held ON leasehold_job (limit_key, kind, queue, rank, created_at, id)
+  WHERE lane = 3;
 CREATE INDEX leasehold_running ON leasehold_job (kind, queue) WHERE status = 1;
 CREATE INDEX leasehold_running_limited ON leasehold_job (limit_key)
   WHERE status = 1 AND limit_key IS NOT NULL;
