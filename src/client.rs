@@ -3,28 +3,23 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Refusal, Result, StoreFault};
 use crate::host::{Host, HostConfig};
-use crate::job::{
-    Attempt, Counts, Enqueued, ErrorClass, JobId, JobRecord, NewJob, Status, Waiting,
-};
-use crate::json::Json;
+use crate::job::{JobId, Status, Waiting};
 use crate::kind::Settings;
+use crate::lease::Lease;
+use crate::new_job::{Enqueued, NewJob};
+use crate::record::{Attempt, Counts, JobRecord};
 use crate::rules::operate::Redrive;
-use crate::rules::settle::{Failure, Settle};
 use crate::store::Place;
 use crate::store::claim::{Claimed, Want};
-use crate::store::holder::{Save, Write};
 use crate::store::messages::{
-    Acted, Action, Claim, ClaimById, Enqueue, Operate, Read, Reap, Register, Renewals, SaveOne,
-    Seen, SettleOne,
+    Acted, Action, Claim, ClaimById, Enqueue, Operate, Read, Reap, Register, Seen,
 };
 use crate::store::operator::{Operator, Target};
 use crate::store::reaper::{Known, ReapReport};
-use crate::validate;
 
 /// A handle on the jobs of a database: enqueues, looks, acts. Cheap to clone.
 ///
@@ -356,200 +351,6 @@ impl Client {
     }
 
     fn lease(&self, claimed: Claimed) -> Lease {
-        Lease { client: self.clone(), claimed, writes: AtomicU32::new(0) }
-    }
-}
-
-/// A job claimed by hand. Every write of it is refused once the job is somebody else's.
-pub struct Lease {
-    client: Client,
-    claimed: Claimed,
-    writes: AtomicU32,
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("job", &self.claimed.id)
-            .field("epoch", &self.claimed.holder.epoch)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Lease {
-    /// The job's id.
-    #[must_use]
-    pub fn job(&self) -> &JobId {
-        &self.claimed.id
-    }
-
-    /// The epoch that names this attempt.
-    #[must_use]
-    pub fn epoch(&self) -> i64 {
-        self.claimed.holder.epoch
-    }
-
-    /// The job's payload.
-    #[must_use]
-    pub fn payload(&self) -> Option<&Json> {
-        self.claimed.payload.as_ref()
-    }
-
-    /// The next write of this attempt, with a number of its own.
-    fn write(&self) -> Write {
-        Write {
-            key: self.claimed.key,
-            holder: self.claimed.holder.clone(),
-            number: self.writes.fetch_add(1, Ordering::Relaxed) + 1,
-        }
-    }
-
-    async fn settle(&self, how: Settle) -> Result<Status> {
-        self.client.host.store.ask(SettleOne { write: self.write(), how }).await
-    }
-
-    /// Extends the lease; answers its new end in UTC milliseconds.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Expired`] once it has ended, and the refusals of every write of a holder:
-    /// [`Refusal::NotFound`], [`Refusal::NotRunning`], [`Refusal::Superseded`].
-    pub async fn renew(&self) -> Result<i64> {
-        let renewals = Renewals(vec![(self.write(), false)]);
-        match self.client.host.store.ask(renewals).await?.pop() {
-            Some(renewed) => Ok(renewed?.lease_until),
-            None => Err(StoreFault::Stopped.into()),
-        }
-    }
-
-    /// Ends the job with a result.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder; [`Refusal::Invalid`] for a result over its
-    /// limits, [`Refusal::HookFailed`].
-    pub async fn complete(&self, result: Option<Json>) -> Result<Status> {
-        self.settle(Settle::Complete(result)).await
-    }
-
-    /// Ends the attempt as failed; answers what that made of the job.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
-    pub async fn fail(&self, failure: Failed) -> Result<Status> {
-        let retry_after = match failure.retry_after {
-            Some(wait) => Some(validate::duration("retry_after", wait)?),
-            None => None,
-        };
-        let failure = Failure {
-            class: failure.class,
-            code: failure.code,
-            retry_after,
-            ..Failure::transient(failure.error)
-        };
-        self.settle(Settle::Fail(failure)).await
-    }
-
-    /// Hands the job back for its next slice.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
-    pub async fn hand_back(&self) -> Result<Status> {
-        self.settle(Settle::Yield).await
-    }
-
-    /// Hands the job back because something outside asked for it.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder.
-    pub async fn interrupt(&self) -> Result<Status> {
-        self.settle(Settle::Interrupt).await
-    }
-
-    /// Hands the job back, due `wait` from now.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder; [`Refusal::Invalid`].
-    pub async fn snooze(&self, wait: Duration) -> Result<Status> {
-        self.settle(Settle::Snooze(validate::duration("ms", wait)?)).await
-    }
-
-    /// Undoes the claim.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder.
-    pub async fn release(&self) -> Result<Status> {
-        self.settle(Settle::Release).await
-    }
-
-    /// Ends the job as cancelled.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
-    pub async fn cancelled(&self) -> Result<Status> {
-        self.settle(Settle::Cancelled).await
-    }
-
-    async fn save(&self, save: Save) -> Result<()> {
-        let message = SaveOne { write: self.write(), save, code: None };
-        self.client.host.store.ask(message).await.map(|_| ())
-    }
-
-    /// Saves a value under a key; the empty key is the job's own checkpoint.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder; [`Refusal::Invalid`].
-    pub async fn checkpoint(&self, key: &str, value: Json) -> Result<()> {
-        self.save(Save::Checkpoint { key: key.to_owned(), value }).await
-    }
-
-    /// Says how far the work is.
-    ///
-    /// # Errors
-    ///
-    /// The refusals of every write of a holder.
-    pub async fn progress(&self, done: i64, total: Option<i64>) -> Result<()> {
-        self.save(Save::Progress { done, total }).await
-    }
-
-    /// All saved values that this attempt may see, by key.
-    ///
-    /// # Errors
-    ///
-    /// A [`StoreFault`].
-    pub async fn load(&self) -> Result<Vec<(String, Json)>> {
-        let question = Read::Checkpoints { key: self.claimed.key, epoch: self.epoch() };
-        match self.client.host.store.read(question).await? {
-            Seen::Checkpoints(values) => Ok(values),
-            _ => Ok(Vec::new()),
-        }
-    }
-}
-
-/// A failed attempt, as [`Lease::fail`] takes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// What went wrong.
-    pub error: String,
-    /// How it is to be treated.
-    pub class: ErrorClass,
-    /// A code of the application's own.
-    pub code: Option<String>,
-    /// The least time to wait.
-    pub retry_after: Option<Duration>,
-}
-
-impl Failed {
-    /// A failure that is tried again.
-    #[must_use]
-    pub fn transient(error: impl Into<String>) -> Self {
-        Self { error: error.into(), class: ErrorClass::Transient, code: None, retry_after: None }
+        Lease::new(self.clone(), claimed)
     }
 }

@@ -53,9 +53,9 @@ impl Health {
 
     /// A loop has been restarted.
     pub(crate) fn restarted(&self, name: &str, error: &str) {
-        self.restarts.fetch_add(1, Ordering::Relaxed);
         log::error!(actor:% = name, error:% = error; "a loop is restarted");
         self.state().last_restart = Some(format!("{name}: {error}"));
+        self.restarts.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A loop is not restarted any more.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use crate::job::JobRecord;
+use crate::record::JobRecord;
 
 /// Any error of the application.
 pub type BoxError = Box<dyn StdError + Send + Sync>;

@@ -61,7 +61,15 @@ impl Json {
     ///
     /// A text that says where the JSON does not fit the type.
     pub fn to<T: DeserializeOwned>(&self) -> Result<T, String> {
-        serde_json::from_str(&self.0).map_err(|error| error.to_string())
+        // What is kept is nested no deeper than the rule allows, which is deeper than the
+        // parser's own limit.
+        let mut parser = serde_json::Deserializer::from_str(&self.0);
+        if depth(&self.0) <= MAX_DEPTH {
+            parser.disable_recursion_limit();
+        }
+        let value = T::deserialize(&mut parser).map_err(|error| error.to_string())?;
+        parser.end().map_err(|error| error.to_string())?;
+        Ok(value)
     }
 
     /// The rule that this text breaks, if any: size in bytes, nesting.
@@ -128,6 +136,15 @@ mod tests {
         assert!(Json::of(&Some(f32::NAN)).is_err());
         let text = r#"{"n":18446744073709551615,"big":123456789012345678901234567890,"e":1e400}"#;
         assert_eq!(Json::parse(text).unwrap().as_str(), text);
+    }
+
+    #[test]
+    fn what_is_accepted_can_be_read() {
+        let deep = format!("{}{}", "[".repeat(128), "]".repeat(128));
+        let json = Json::parse(deep).unwrap();
+        assert_eq!(json.broken_rule(1 << 20), None);
+        assert!(json.to::<serde_json::Value>().is_ok());
+        assert!(Json::parse("1").unwrap().to::<String>().is_err());
     }
 
     #[test]

@@ -14,7 +14,10 @@ mod host;
 mod job;
 mod json;
 mod kind;
+mod lease;
+mod new_job;
 mod owner;
+mod record;
 mod rules;
 mod runtime;
 mod store;
@@ -23,7 +26,7 @@ mod validate;
 mod work;
 
 pub use builder::{Builder, OnHost, OwnThreads};
-pub use client::{Client, Failed, Lease};
+pub use client::Client;
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use context::{Ctx, FencedError, SaveError};
 pub use entropy::{Entropy, FixedEntropy, SystemEntropy};
@@ -31,12 +34,12 @@ pub use error::{Error, Refusal, Result, StoreFault};
 pub use handler::{JobError, JobOutput, JobResult, Outcome};
 pub use health::HealthReport;
 pub use hooks::{BoxError, Hooks, Tx};
-pub use job::{
-    Attempt, By, Counts, Enqueued, ErrorClass, Job, JobId, JobRecord, NewJob, Phase, Preset,
-    Status, Verdict, Waiting, Was,
-};
+pub use job::{By, ErrorClass, Job, JobId, Phase, Preset, Status, Verdict, Waiting};
 pub use json::Json;
 pub use kind::{Orphan, Retry, Settings};
+pub use lease::{Failed, Lease};
+pub use new_job::{Enqueued, NewJob, Was};
+pub use record::{Attempt, Counts, JobRecord};
 pub use rules::operate::Redrive;
 pub use runtime::Runtime;
 pub use rusqlite;

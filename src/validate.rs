@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::error::Refusal;
-use crate::job::NewJob;
 use crate::json::Json;
 use crate::kind::MAX_ATTEMPTS;
+use crate::new_job::NewJob;
 
 /// The largest payload and result, in bytes of JSON text.
 pub(crate) const MAX_PAYLOAD: usize = 1 << 20;

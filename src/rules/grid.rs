@@ -118,7 +118,7 @@ fn failure(class: ErrorClass) -> Settle {
 }
 
 fn again(row: &Row, how: Redrive) -> Result<Row, Refusal> {
-    redrive(row, how, NOW).map(|change| change.row)
+    redrive(row, how, None, NOW).map(|change| change.row)
 }
 
 fn events() -> Vec<Event> {

@@ -47,7 +47,13 @@ impl Default for Redrive {
 }
 
 /// A redrive: an operator's way back from an end.
-pub(crate) fn redrive(row: &Row, how: Redrive, now: i64) -> Result<Change, Refusal> {
+/// `held` says which of its keys another live job holds.
+pub(crate) fn redrive(
+    row: &Row,
+    how: Redrive,
+    held: Option<Refusal>,
+    now: i64,
+) -> Result<Change, Refusal> {
     match row.status {
         Status::Pending | Status::Running => return Err(Refusal::Live),
         Status::Completed if !how.allow_finished => return Err(Refusal::NotRedrivable),
@@ -55,6 +61,9 @@ pub(crate) fn redrive(row: &Row, how: Redrive, now: i64) -> Result<Change, Refus
     }
     if row.detail.verdict == Some(Verdict::Unrecoverable) && !how.force {
         return Err(Refusal::NeedsForce);
+    }
+    if let Some(held) = held {
+        return Err(held);
     }
     if how.expected_epoch.is_some_and(|epoch| epoch != row.epoch) {
         return Err(Refusal::EpochMoved { current_epoch: row.epoch });

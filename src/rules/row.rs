@@ -189,7 +189,5 @@ impl Row {
     pub(super) fn cancel(&mut self, now: i64) {
         self.end(Status::Cancelled, now);
         self.detail.verdict = None;
-        self.detail.error_class = None;
-        self.detail.error_code = None;
     }
 }

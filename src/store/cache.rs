@@ -22,6 +22,8 @@ pub(super) struct Cache {
     ids: HashMap<Arc<str>, i64>,
     names: HashMap<i64, Arc<str>>,
     rules: Option<Rules>,
+    /// The limit key at which a pass of the reaper has left off; a place, not a memory.
+    pub(super) held_key: String,
 }
 
 /// What decides about claims, apart from the rows.
@@ -61,7 +63,8 @@ impl Cache {
 
     /// Forgets everything.
     pub(super) fn forget(&mut self) {
-        *self = Self::default();
+        let held_key = std::mem::take(&mut self.held_key);
+        *self = Self { held_key, ..Self::default() };
     }
 
     /// Forgets the kinds, pauses, limits and gates, after one of them was written.

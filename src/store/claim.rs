@@ -10,10 +10,10 @@ use crate::job::JobId;
 use crate::json::Json;
 use crate::kind::Facts;
 use crate::rules::claim::{Claimant, Met, meet};
-use crate::rules::operate::Surroundings;
 use crate::rules::row::{Lane, Row};
 use crate::rules::{Change, Holder};
 
+use super::room::room_of;
 use super::rows::{read_hot, read_id};
 use super::statements as sql;
 use super::txn::Txn;
@@ -21,7 +21,7 @@ use super::txn::Txn;
 type Result<T, E = StoreFault> = std::result::Result<T, E>;
 
 /// Rows turned from scheduled to ready, or met without being taken, in one transaction.
-const TURNED_AT_MOST: usize = 256;
+pub(super) const TURNED_AT_MOST: usize = 256;
 
 /// What somebody who claims can take.
 #[derive(Clone, Debug, Default)]
@@ -70,11 +70,6 @@ pub(crate) struct Batch {
     pub(crate) next_due: Option<i64>,
 }
 
-/// A number of free slots, however large, as room that is counted down.
-fn room_of(slots: usize) -> i64 {
-    i64::try_from(slots).unwrap_or(i64::MAX)
-}
-
 /// A row's place in the claim order.
 type Place = (i64, i64, JobId);
 
@@ -86,21 +81,21 @@ struct Head {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Pair {
-    kind: i64,
-    queue: i64,
+pub(super) struct Pair {
+    pub(super) kind: i64,
+    pub(super) queue: i64,
 }
 
 /// A claim as it goes on.
-struct Claiming<'w> {
-    want: &'w Want,
-    batch: Batch,
+pub(super) struct Claiming<'w> {
+    pub(super) want: &'w Want,
+    pub(super) batch: Batch,
     /// Room by pair, kind and queue; counted down as rows are taken.
-    kinds: HashMap<i64, i64>,
-    queues: HashMap<i64, i64>,
-    limit_keys: HashMap<String, i64>,
-    suspects: usize,
-    met: usize,
+    pub(super) kinds: HashMap<i64, i64>,
+    pub(super) queues: HashMap<i64, i64>,
+    pub(super) limit_keys: HashMap<String, i64>,
+    pub(super) suspects: usize,
+    pub(super) met: usize,
 }
 
 impl Txn<'_> {
@@ -149,177 +144,6 @@ impl Txn<'_> {
             self.set_lane(*key, if *stalls > 0 { Lane::Suspect } else { Lane::Ready })?;
         }
         Ok(due.len() == TURNED_AT_MOST)
-    }
-
-    /// Brings back the best rows that were held by a limit key, as many as it has room for of
-    /// each pair of kind and queue: whoever claims next may not serve the best of them.
-    pub(super) fn free_held(&mut self, key: &str) -> Result<()> {
-        let room = self.limit_key_room(key)?;
-        if room <= 0 {
-            return Ok(());
-        }
-        let mut back: Vec<(i64, i64)> = Vec::new();
-        let mut pair = Pair { kind: i64::MIN, queue: i64::MIN };
-        while back.len() < TURNED_AT_MOST
-            && let Some(next) = self.next_held_pair(key, pair)?
-        {
-            pair = next;
-            let mut statement = self.conn.prepare_cached(sql::HELD)?;
-            let mut rows = statement.query(params![key, pair.kind, pair.queue])?;
-            let mut left = room;
-            while left > 0
-                && back.len() < TURNED_AT_MOST
-                && let Some(row) = rows.next()?
-            {
-                back.push((row.get(0)?, row.get(1)?));
-                left -= 1;
-            }
-        }
-        for (row, stalls) in &back {
-            self.set_lane(*row, if *stalls > 0 { Lane::Suspect } else { Lane::Ready })?;
-        }
-        self.effects.work |= !back.is_empty();
-        Ok(())
-    }
-
-    /// The next pair of kind and queue that has rows held by a limit key.
-    fn next_held_pair(&self, key: &str, after: Pair) -> Result<Option<Pair>> {
-        let mut statement = self.conn.prepare_cached(sql::NEXT_HELD_PAIR)?;
-        let mut rows = statement.query(params![key, after.kind, after.queue])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        Ok(Some(Pair { kind: row.get(0)?, queue: row.get(1)? }))
-    }
-
-    /// How many more jobs of a limit key may run.
-    fn key_room(&mut self, claiming: &mut Claiming<'_>, key: &str) -> Result<i64> {
-        if let Some(room) = claiming.limit_keys.get(key) {
-            return Ok(*room);
-        }
-        let room = self.limit_key_room(key)?;
-        claiming.limit_keys.insert(key.to_owned(), room);
-        Ok(room)
-    }
-
-    fn limit_key_room(&mut self, key: &str) -> Result<i64> {
-        match self.cache.rules(self.conn)?.key_limits.get(key).copied() {
-            Some(limit) => Ok(limit - self.count(sql::RUNNING_OF_KEY, key)?),
-            None => Ok(i64::MAX),
-        }
-    }
-
-    fn count(&self, statement: &str, of: impl rusqlite::ToSql) -> Result<i64> {
-        Ok(self.conn.prepare_cached(statement)?.query_row([of], |row| row.get(0))?)
-    }
-
-    /// The pairs of the wanted kinds from which rows may be taken now.
-    fn open_pairs(&mut self, claiming: &mut Claiming<'_>) -> Result<Vec<Pair>> {
-        let mut open = Vec::new();
-        for name in &claiming.want.kinds {
-            let Some(kind) = self.cache.known_id(self.conn, name)? else { continue };
-            let room = self.kind_room(claiming.want, kind, name)?;
-            claiming.kinds.insert(kind, room);
-            if room <= 0 {
-                continue;
-            }
-            let lanes: Vec<i64> = {
-                let rules = self.cache.rules(self.conn)?;
-                rules.lanes.iter().filter(|pair| pair.0 == kind).map(|pair| pair.1).collect()
-            };
-            for queue in lanes {
-                let room = match claiming.queues.get(&queue) {
-                    Some(room) => *room,
-                    None => self.queue_room(claiming.want, queue)?,
-                };
-                claiming.queues.insert(queue, room);
-                if room > 0 {
-                    open.push(Pair { kind, queue });
-                }
-            }
-        }
-        Ok(open)
-    }
-
-    /// How many more jobs of a kind may run: registration, pause, limit, rate and gate.
-    fn kind_room(&mut self, want: &Want, kind: i64, name: &Arc<str>) -> Result<i64> {
-        let around = self.around_kind(kind, name)?;
-        if around.first().is_some() {
-            return Ok(0);
-        }
-        let Some(facts) = self.facts(kind)? else { return Ok(0) };
-        let mut room = match want.per_kind.get(name) {
-            Some(free) => room_of(*free),
-            None => i64::MAX,
-        };
-        if let Some(limit) = facts.concurrency {
-            room = room.min(limit - self.count(sql::RUNNING_OF_KIND, kind)?);
-        }
-        if let Some(rate) = facts.rate {
-            room = room.min(rate.starts - self.starts(kind, rate.window)?);
-        }
-        Ok(room)
-    }
-
-    fn queue_room(&mut self, want: &Want, queue: i64) -> Result<i64> {
-        let name = self.cache.name(self.conn, queue)?;
-        let mut room = match &want.queues {
-            None => i64::MAX,
-            Some(served) => served.get(&name).map_or(0, |free| room_of(*free)),
-        };
-        let rules = self.cache.rules(self.conn)?;
-        if rules.paused_queues.contains(&*name) {
-            return Ok(0);
-        }
-        if let Some(limit) = rules.queue_limits.get(&*name).copied() {
-            room = room.min(limit - self.count(sql::RUNNING_OF_QUEUE, queue)?);
-        }
-        Ok(room)
-    }
-
-    pub(super) fn facts(&mut self, kind: i64) -> Result<Option<Arc<Facts>>> {
-        Ok(self.cache.rules(self.conn)?.facts.get(&kind).cloned())
-    }
-
-    fn starts(&self, kind: i64, window: i64) -> Result<i64> {
-        let since = self.now.saturating_sub(window);
-        let mut statement = self.conn.prepare_cached(sql::STARTS)?;
-        Ok(statement.query_row([kind, since], |row| row.get(0))?)
-    }
-
-    /// What stands around the pending jobs of a kind, apart from their queue and limit key.
-    pub(super) fn around_kind(&mut self, kind: i64, name: &str) -> Result<Surroundings> {
-        let now = self.now;
-        let Some(facts) = self.facts(kind)? else { return Ok(Surroundings::default()) };
-        let mut around = Surroundings { registered: true, ..Surroundings::default() };
-        let rules = self.cache.rules(self.conn)?;
-        around.kind_paused = rules.paused_kinds.contains(name);
-        if let Some(provider) = &facts.provider {
-            around.rate_limited = rules.gates.get(provider).is_some_and(|until| *until > now);
-        }
-        if let Some(limit) = facts.concurrency {
-            around.limit_full = self.count(sql::RUNNING_OF_KIND, kind)? >= limit;
-        }
-        if let Some(rate) = facts.rate {
-            around.rate_limited |= self.starts(kind, rate.window)? >= rate.starts;
-        }
-        Ok(around)
-    }
-
-    /// The same, with the queue and the limit key of one row.
-    pub(super) fn around(&mut self, row: &Row) -> Result<Surroundings> {
-        let Some(kind) = self.cache.known_id(self.conn, &row.kind)? else {
-            return Ok(Surroundings::default());
-        };
-        let mut around = self.around_kind(kind, &row.kind)?;
-        let rules = self.cache.rules(self.conn)?;
-        around.queue_paused = rules.paused_queues.contains(&*row.queue);
-        if let Some(limit) = rules.queue_limits.get(&*row.queue).copied() {
-            let queue = self.cache.id(self.conn, &row.queue)?;
-            around.limit_full |= self.count(sql::RUNNING_OF_QUEUE, queue)? >= limit;
-        }
-        if let Some(key) = &row.limit_key {
-            around.limit_full |= self.limit_key_room(key)? <= 0;
-        }
-        Ok(around)
     }
 
     /// Takes rows from the pair whose head is best, until another's head is better.
@@ -424,9 +248,9 @@ impl Txn<'_> {
     fn end_met(&mut self, row: &Row, facts: &Facts, change: &Change) -> Result<()> {
         match self.end(row, facts, change) {
             Ok(()) | Err(Error::Refused(_)) => {
-                // Out of the claim's way until the next pass has tried again.
+                // Out of the claims' way until the next pass has tried again.
                 if self.load(row.key)?.is_some_and(|row| row.is_owed()) {
-                    self.set_lane(row.key, Lane::Scheduled)?;
+                    self.set_lane(row.key, Lane::Held)?;
                 }
                 Ok(())
             }

@@ -3,8 +3,9 @@
 use rusqlite::{OptionalExtension, params};
 
 use crate::error::{Error, Refusal, StoreFault};
-use crate::job::{By, Enqueued, JobId, NewJob, Was};
+use crate::job::{By, JobId};
 use crate::kind::Facts;
+use crate::new_job::{Enqueued, NewJob, Was};
 use crate::rules::row::Lane;
 use crate::validate;
 

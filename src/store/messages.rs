@@ -16,9 +16,11 @@ use std::sync::Arc;
 
 use crate::error::{Error, Refusal, StoreFault};
 use crate::hooks::Tx;
-use crate::job::{Attempt, Counts, Enqueued, JobId, JobRecord, NewJob, Status, Waiting};
+use crate::job::{JobId, Status, Waiting};
 use crate::json::Json;
 use crate::kind::Settings;
+use crate::new_job::{Enqueued, NewJob};
+use crate::record::{Attempt, Counts, JobRecord};
 use crate::rules::operate::Redrive;
 use crate::rules::settle::Settle;
 

@@ -14,6 +14,7 @@ mod open;
 pub(crate) mod operator;
 mod reads;
 pub(crate) mod reaper;
+mod room;
 mod rows;
 mod statements;
 #[cfg(test)]

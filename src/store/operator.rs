@@ -3,8 +3,9 @@
 use rusqlite::{OptionalExtension, params};
 
 use crate::error::{Error, Refusal, StoreFault};
-use crate::job::{Counts, JobId, JobRecord, Status, Waiting};
+use crate::job::{JobId, Status, Waiting};
 use crate::kind::Settings;
+use crate::record::{Counts, JobRecord};
 use crate::rules::operate::{Redrive, cancel, delete, redrive, why_waiting};
 use crate::rules::row::Row;
 use crate::validate;
@@ -99,20 +100,16 @@ impl Txn<'_> {
     /// Makes an ended job live again.
     pub(super) fn redrive(&mut self, id: &JobId, how: Redrive, by: &Operator) -> Result<(), Error> {
         let row = self.job(id)?;
-        let change = redrive(&row, how, self.now)?;
-        let keys = self.record(row.key)?.ok_or(Refusal::NotFound)?;
-        if let Some(holder) = self.other_holder(sql::BY_LOCK_KEY, keys.lock_key.as_ref(), &keys)? {
-            return Err(Refusal::LockHeld { by: holder }.into());
-        }
-        if let Some(holder) =
-            self.other_holder(sql::BY_DEDUP_KEY, keys.dedup_key.as_ref(), &keys)?
-        {
-            return Err(Refusal::DedupHeld { by: holder }.into());
-        }
+        let held = self.held_keys(row.key)?;
+        let change = redrive(&row, how, held, self.now)?;
         let facts = self.facts_by_name(&row.kind)?;
         if !facts.hooks {
             self.record_action(by, "redrive", &id.to_string(), 1)?;
             return Ok(self.write(&row, &change)?);
+        }
+        if !self.settings.hooks.contains_key(&row.kind) {
+            let error = format!("the hooks of kind {} are in another process", row.kind);
+            return Err(Refusal::HookFailed { error }.into());
         }
         let outcome = self.contained(|txn| {
             txn.write(&row, &change)?;
@@ -131,11 +128,20 @@ impl Txn<'_> {
         Ok(self.record_action(by, "redrive", &id.to_string(), 1)?)
     }
 
-    fn redrive_hook(&mut self, row: &Row) -> Result<(), Error> {
-        let Some(hooks) = self.settings.hooks.get(&row.kind).cloned() else {
-            let error = format!("the hooks of kind {} are not in this process", row.kind);
-            return Err(Refusal::HookFailed { error }.into());
+    /// Which of a job's keys another live job holds.
+    fn held_keys(&mut self, key: i64) -> Result<Option<Refusal>, StoreFault> {
+        let Some(job) = self.record(key)?.filter(|job| !job.status.is_live()) else {
+            return Ok(None);
         };
+        if let Some(by) = self.other_holder(sql::BY_LOCK_KEY, job.lock_key.as_ref(), &job)? {
+            return Ok(Some(Refusal::LockHeld { by }));
+        }
+        let by = self.other_holder(sql::BY_DEDUP_KEY, job.dedup_key.as_ref(), &job)?;
+        Ok(by.map(|by| Refusal::DedupHeld { by }))
+    }
+
+    fn redrive_hook(&mut self, row: &Row) -> Result<(), Error> {
+        let Some(hooks) = self.settings.hooks.get(&row.kind).cloned() else { return Ok(()) };
         let Some(record) = self.record(row.key)? else { return Ok(()) };
         if let Some(hook) = &hooks.on_redrive {
             let what = format!("on_redrive of kind {}, job {}", row.kind, row.id);

@@ -93,32 +93,30 @@ impl Txn<'_> {
         Ok(pass)
     }
 
+    /// Rows that are owed an ending, least recently tried first: only kinds with hooks have
+    /// any, and only those whose code is here can be ended.
     fn owed(&mut self) -> Result<Vec<Row>, StoreFault> {
-        let mut keys: Vec<i64> = Vec::new();
-        {
-            let mut statement = self.conn.prepare_cached(sql::OWED)?;
-            let mut rows = statement.query([])?;
-            while keys.len() < BATCH
-                && let Some(row) = rows.next()?
+        let mut owed = Vec::new();
+        let kinds: Vec<_> = self.settings.hooks.keys().cloned().collect();
+        for kind in kinds {
+            let Some(kind) = self.cache.known_id(self.conn, &kind)? else { continue };
+            let mut keys: Vec<i64> = Vec::new();
             {
-                keys.push(row.get(0)?);
+                let mut statement = self.conn.prepare_cached(sql::OWED)?;
+                let mut rows = statement.query([kind])?;
+                while keys.len() < BATCH
+                    && let Some(row) = rows.next()?
+                {
+                    keys.push(row.get(0)?);
+                }
+            }
+            for key in keys {
+                owed.extend(self.load(key)?);
             }
         }
-        let mut owed = Vec::with_capacity(keys.len());
-        for key in keys {
-            if let Some(row) = self.load(key)?
-                && self.may_end(&row)?
-            {
-                owed.push(row);
-            }
-        }
+        owed.sort_by_key(|row| row.detail.hook_tried_at);
+        owed.truncate(BATCH);
         Ok(owed)
-    }
-
-    /// Whether this process has the code that an ending of the row needs.
-    fn may_end(&mut self, row: &Row) -> Result<bool, StoreFault> {
-        let facts = self.facts_by_name(&row.kind)?;
-        Ok(!facts.hooks || self.settings.hooks.contains_key(&row.kind))
     }
 
     /// Running rows whose lease is lost, and the end of the next lease.
@@ -200,19 +198,23 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Looks again at limit keys that hold rows back, a few a pass: what frees a place brings
-    /// rows back by itself, and this mends what was changed by hand.
+    /// Looks again at limit keys that hold rows back, a few a pass, in turn: what frees a
+    /// place brings rows back by itself, and this mends what was changed by hand.
     fn free_held_keys(&mut self) -> Result<(), StoreFault> {
-        let mut after = String::new();
         for _ in 0..20 {
             let next: Option<String> = self
                 .conn
                 .prepare_cached(sql::NEXT_HELD_KEY)?
-                .query_row([&after], |row| row.get(0))
+                .query_row([&self.cache.held_key], |row| row.get(0))
                 .optional()?;
-            let Some(key) = next else { break };
-            self.free_held(&key)?;
-            after = key;
+            let last = next.is_none();
+            if let Some(key) = &next {
+                self.free_held(key)?;
+            }
+            self.cache.held_key = next.unwrap_or_default();
+            if last {
+                break;
+            }
         }
         Ok(())
     }

@@ -7,8 +7,9 @@ use rusqlite::{OptionalExtension, Row as SqlRow, ToSql, params};
 use uuid::Uuid;
 
 use crate::error::StoreFault;
-use crate::job::{Attempt, JobId, JobRecord, Status};
+use crate::job::{JobId, Status};
 use crate::json::Json;
+use crate::record::{Attempt, JobRecord};
 use crate::rules::row::{Detail, Lane, Row, WriteMark};
 use crate::rules::{Change, History};
 

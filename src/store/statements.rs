@@ -155,7 +155,8 @@ statements! {
     /// All running rows; the reaper looks at the end of each lease.
     RUNNING = "SELECT key, owner, epoch, heartbeat_at, lease_until FROM leasehold_job \
         INDEXED BY leasehold_running WHERE status = 1";
-    OWED = "SELECT key FROM leasehold_job WHERE owed_at IS NOT NULL ORDER BY owed_at";
+    OWED = "SELECT key FROM leasehold_job WHERE kind = ?1 AND owed_at IS NOT NULL \
+        ORDER BY owed_at";
     ENDED = "SELECT key, kind, finished_at FROM leasehold_job WHERE status = ?1 \
         AND finished_at IS NOT NULL AND finished_at < ?2 ORDER BY finished_at, key";
     ENDED_OLDEST = "SELECT key, kind, status FROM leasehold_job INDEXED BY leasehold_ended \

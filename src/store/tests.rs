@@ -13,8 +13,9 @@ use crate::clock::ManualClock;
 use crate::entropy::{Entropy, FixedEntropy};
 use crate::error::Error;
 use crate::faults::{Faults, Point};
-use crate::job::{JobId, NewJob, Status};
+use crate::job::{JobId, Status};
 use crate::kind::Settings;
+use crate::new_job::NewJob;
 use crate::rules::settle::Settle;
 use crate::store::holder::Write;
 

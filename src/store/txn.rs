@@ -12,7 +12,8 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::error::{Error, StoreFault};
 use crate::hooks::{Hooks, Tx};
-use crate::job::{JobId, JobRecord, Status};
+use crate::job::{JobId, Status};
+use crate::record::JobRecord;
 use crate::rules::row::Row;
 use crate::rules::text;
 

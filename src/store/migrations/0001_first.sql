@@ -76,7 +76,7 @@ CREATE INDEX leasehold_held ON leasehold_job (limit_key, kind, queue, rank, crea
 CREATE INDEX leasehold_running ON leasehold_job (kind, queue) WHERE status = 1;
 CREATE INDEX leasehold_running_limited ON leasehold_job (limit_key)
   WHERE status = 1 AND limit_key IS NOT NULL;
-CREATE INDEX leasehold_owed ON leasehold_job (owed_at) WHERE owed_at IS NOT NULL;
+CREATE INDEX leasehold_owed ON leasehold_job (kind, owed_at) WHERE owed_at IS NOT NULL;
 CREATE INDEX leasehold_ended ON leasehold_job (status, finished_at) WHERE finished_at IS NOT NULL;
 -- A missing tenant or organization is a value of its own, unlike any text.
 CREATE UNIQUE INDEX leasehold_idempotency
