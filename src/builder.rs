@@ -170,12 +170,11 @@ impl<S: Clone + 'static, M> Builder<S, M> {
 
     /// Changes the settings of a kind that has a handler here.
     pub fn configure<J: Job>(mut self, change: impl FnOnce(Settings) -> Settings) -> Self {
-        match self.parts.kinds.iter_mut().find(|(kind, _)| kind == J::KIND) {
-            Some((_, settings)) => *settings = change(settings.clone()),
-            None => {
-                let kind = J::KIND;
-                self.wrong = Some(format!("kind {kind} is configured before it has a handler"));
-            }
+        let known = self.parts.kinds.iter_mut().find(|(kind, _)| kind == J::KIND);
+        if let Some((_, settings)) = known {
+            *settings = change(settings.clone());
+        } else {
+            self.wrong = Some(format!("kind {} is configured before it has a handler", J::KIND));
         }
         self
     }

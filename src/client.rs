@@ -16,9 +16,10 @@ use crate::rules::operate::Redrive;
 use crate::store::Place;
 use crate::store::claim::{Claimed, Want};
 use crate::store::messages::{
-    Acted, Action, Claim, ClaimById, Enqueue, Operate, Read, Reap, Register, Seen,
+    Cancel, Claim, ClaimById, Delete, Enqueue, Pause, Reap, RedriveOne, Register, Resume, Sweep,
 };
 use crate::store::operator::{Operator, Target};
+use crate::store::questions::{Attempts, CountAll, FindJob, WhyWaiting};
 use crate::store::reaper::{Known, ReapReport};
 
 /// A handle on the jobs of a database: enqueues, looks, acts. Cheap to clone.
@@ -128,10 +129,7 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn job(&self, id: impl Into<JobId>) -> Result<Option<JobRecord>> {
-        match self.host.store.read(Read::Job(id.into())).await? {
-            Seen::Job(record) => Ok(record.map(|record| *record)),
-            _ => Ok(None),
-        }
+        self.host.store.read(FindJob(id.into())).await
     }
 
     /// A job's history: the attempts that did not simply succeed at the first try.
@@ -140,10 +138,7 @@ impl Client {
     ///
     /// [`Refusal::NotFound`]; a [`StoreFault`].
     pub async fn attempts(&self, id: impl Into<JobId>) -> Result<Vec<Attempt>> {
-        match self.host.store.read(Read::Attempts(id.into())).await? {
-            Seen::Attempts(attempts) => Ok(attempts),
-            _ => Ok(Vec::new()),
-        }
+        self.host.store.read(Attempts(id.into())).await
     }
 
     /// How many jobs are in each phase, and how many wait by kind.
@@ -152,10 +147,7 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn counts(&self) -> Result<Counts> {
-        match self.host.store.read(Read::Counts).await? {
-            Seen::Counts(counts) => Ok(counts),
-            _ => Ok(Counts::default()),
-        }
+        self.host.store.read(CountAll).await
     }
 
     /// Why a pending job is not running, by the claim's own conditions.
@@ -165,10 +157,7 @@ impl Client {
     /// [`Refusal::NotFound`], [`Refusal::Live`] for a running job, [`Refusal::Terminal`]; a
     /// [`StoreFault`].
     pub async fn why_waiting(&self, id: impl Into<JobId>) -> Result<Waiting> {
-        match self.host.store.read(Read::WhyWaiting(id.into())).await? {
-            Seen::WhyWaiting(reason) => Ok(reason),
-            _ => Ok(Waiting::Next),
-        }
+        self.host.store.read(WhyWaiting(id.into())).await
     }
 
     /// Waits until a job has ended, in whichever process, and answers it.
@@ -186,10 +175,6 @@ impl Client {
         receiver.await.unwrap_or(Err(StoreFault::Stopped.into()))
     }
 
-    async fn act(&self, by: Operator, action: Action) -> Result<Acted> {
-        self.host.store.ask(Operate { by, action }).await
-    }
-
     /// Cancels a waiting job, or asks a running one to stop; answers `cancelled` or
     /// `running`.
     ///
@@ -198,10 +183,7 @@ impl Client {
     /// [`Refusal::NotFound`], [`Refusal::Terminal`], [`Refusal::HookFailed`]; a
     /// [`StoreFault`].
     pub async fn cancel(&self, id: impl Into<JobId>, by: Operator) -> Result<Status> {
-        match self.act(by, Action::Cancel(id.into())).await? {
-            Acted::Status(status) => Ok(status),
-            _ => Ok(Status::Cancelled),
-        }
+        self.host.store.ask(Cancel { by, id: id.into() }).await
     }
 
     /// Makes an ended job live again.
@@ -212,7 +194,7 @@ impl Client {
     /// [`Refusal::NeedsForce`], [`Refusal::LockHeld`], [`Refusal::DedupHeld`],
     /// [`Refusal::EpochMoved`], [`Refusal::HookFailed`]; a [`StoreFault`].
     pub async fn redrive(&self, id: impl Into<JobId>, how: Redrive, by: Operator) -> Result<()> {
-        self.act(by, Action::Redrive(id.into(), how)).await.map(|_| ())
+        self.host.store.ask(RedriveOne { by, id: id.into(), how }).await
     }
 
     /// Deletes an ended job with all that hangs on it.
@@ -221,7 +203,7 @@ impl Client {
     ///
     /// [`Refusal::NotFound`], [`Refusal::Live`]; a [`StoreFault`].
     pub async fn delete(&self, id: impl Into<JobId>, by: Operator) -> Result<()> {
-        self.act(by, Action::Delete(id.into())).await.map(|_| ())
+        self.host.store.ask(Delete { by, id: id.into() }).await
     }
 
     /// Deletes at most `limit` jobs that ended before `settled_before` (UTC milliseconds),
@@ -231,10 +213,7 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn sweep(&self, settled_before: i64, limit: usize, by: Operator) -> Result<u64> {
-        match self.act(by, Action::Sweep { settled_before, limit }).await? {
-            Acted::Removed(removed) => Ok(removed),
-            _ => Ok(0),
-        }
+        self.host.store.ask(Sweep { by, settled_before, limit }).await
     }
 
     /// Pauses a queue or a kind: no more claims; what runs goes on.
@@ -243,7 +222,7 @@ impl Client {
     ///
     /// [`Refusal::Invalid`] for a name that cannot be one; a [`StoreFault`].
     pub async fn pause(&self, target: Target, by: Operator) -> Result<()> {
-        self.act(by, Action::Pause(target)).await.map(|_| ())
+        self.host.store.ask(Pause { by, target }).await
     }
 
     /// Lets a queue or a kind go on.
@@ -252,7 +231,7 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn resume(&self, target: Target, by: Operator) -> Result<()> {
-        self.act(by, Action::Resume(target)).await.map(|_| ())
+        self.host.store.ask(Resume { by, target }).await
     }
 
     /// Writes a kind's settings down for every process, the last registration winning. A

@@ -16,7 +16,8 @@ use crate::hooks::Tx;
 use crate::job::JobId;
 use crate::json::Json;
 use crate::store::holder::{Save, Saved};
-use crate::store::messages::{Code, Read, SaveOne, Seen};
+use crate::store::messages::{Code, SaveOne};
+use crate::store::questions::Checkpoint;
 use crate::work::run::{Run, StopReason};
 
 /// How often a write whose answer was lost is asked for again.
@@ -284,10 +285,7 @@ impl<S> Ctx<S> {
                 let result = code(tx);
                 let failed = result.is_err();
                 *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                match failed {
-                    true => Err(Refusal::Revoked.into()),
-                    false => Ok(()),
-                }
+                if failed { Err(Refusal::Revoked.into()) } else { Ok(()) }
             }))
         };
         let outcome = self.write(save, make).await;
@@ -324,8 +322,8 @@ impl<S> Ctx<S> {
     {
         let claimed = &self.run.claimed;
         let epoch = claimed.holder.epoch;
-        let question = Read::Checkpoint { key: claimed.key, name: name.to_owned(), epoch };
-        if let Seen::Checkpoint(Some(json)) = self.run.store.read(question).await? {
+        let question = Checkpoint { key: claimed.key, name: name.to_owned(), epoch };
+        if let Some(json) = self.run.store.read(question).await? {
             return json.to().map_err(|error| {
                 JobError::retry(format!("the saved value of step {name} does not decode: {error}"))
             });

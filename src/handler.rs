@@ -169,29 +169,31 @@ pub(crate) type StateSource<S> = Arc<dyn Fn() -> S + Send + Sync>;
 impl Locals {
     fn state<S: Clone + 'static>(&self, source: &StateSource<S>) -> S {
         let mut slot = self.0.borrow_mut();
-        match slot.as_ref().and_then(|state| state.downcast_ref::<S>()) {
-            Some(state) => state.clone(),
-            None => {
-                let state = source();
-                *slot = Some(Box::new(state.clone()));
-                state
-            }
+        if let Some(state) = slot.as_ref().and_then(|state| state.downcast_ref::<S>()) {
+            return state.clone();
         }
+        let state = source();
+        *slot = Some(Box::new(state.clone()));
+        state
     }
 }
 
 type Local<T> = Pin<Box<dyn Future<Output = T>>>;
 type Sent<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+type LocalStart = dyn Fn(Arc<Run>, &Locals) -> Local<Settle> + Send + Sync;
+type BlockingStart = dyn Fn(Arc<Run>, &Locals) -> Settle + Send + Sync;
+type HostedStart = dyn Fn(Arc<Run>) -> Sent<Settle> + Send + Sync;
+
 /// How a kind's handler is started. Each catches the unwind of the call and of the future.
 #[derive(Clone)]
 pub(crate) enum Starter {
     /// A task on a thread of handlers; need not be `Send`.
-    Local(Arc<dyn Fn(Arc<Run>, &Locals) -> Local<Settle> + Send + Sync>),
+    Local(Arc<LocalStart>),
     /// A thread of its own while it runs.
-    Blocking(Arc<dyn Fn(Arc<Run>, &Locals) -> Settle + Send + Sync>),
+    Blocking(Arc<BlockingStart>),
     /// A task on the host's runtime.
-    Hosted(tokio::runtime::Handle, Arc<dyn Fn(Arc<Run>) -> Sent<Settle> + Send + Sync>),
+    Hosted(tokio::runtime::Handle, Arc<HostedStart>),
 }
 
 fn panicked(panic: Box<dyn Any + Send>) -> Settle {

@@ -20,7 +20,8 @@ use crate::health::Health;
 use crate::hooks::Hooks;
 use crate::job::JobId;
 use crate::record::JobRecord;
-use crate::store::messages::{Envelope, Message, Read, Seen};
+use crate::store::messages::{Envelope, Message};
+use crate::store::questions::FindJob;
 use crate::store::txn::{AfterHook, Effects, FenceView};
 use crate::store::{Claimer, Engine, Place, Readers, StoreSettings};
 
@@ -168,14 +169,12 @@ impl Host {
         let mut late = self.clock.sleep(deadline);
         loop {
             let ended = self.listening.wait_for(&id);
-            match self.store.read(Read::Job(id.clone())).await? {
-                Seen::Job(Some(record)) if !record.status.is_live() => {
-                    drop(ended);
-                    self.listening.forget(&id);
-                    return Ok(*record);
-                }
-                Seen::Job(Some(_)) => {}
-                _ => return Err(crate::Refusal::NotFound.into()),
+            let record = self.store.read(FindJob(id.clone())).await?;
+            let record = record.ok_or(crate::Refusal::NotFound)?;
+            if !record.status.is_live() {
+                drop(ended);
+                self.listening.forget(&id);
+                return Ok(record);
             }
             let look = self.clock.sleep(LOOK);
             tokio::select! {
@@ -315,7 +314,7 @@ impl Store {
     }
 
     /// Asks a question.
-    pub(crate) async fn read(&self, question: Read) -> Result<Seen> {
+    pub(crate) async fn read<M: Message>(&self, question: M) -> Result<M::Reply> {
         let Some(readers) = &self.readers else { return self.ask(question).await };
         let (reply, answer) = oneshot::channel();
         readers.ask(Envelope::seal(question, move |outcome| {

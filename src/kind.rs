@@ -151,7 +151,7 @@ impl Retry {
     /// 20 attempts, one second doubling up to an hour, jittered: several hours in all.
     #[must_use]
     pub const fn standard() -> Self {
-        Self::exponential(Duration::from_secs(1)).cap(Duration::from_secs(3600)).attempts(20)
+        Self::exponential(Duration::from_secs(1)).cap(Duration::from_hours(1)).attempts(20)
     }
 
     /// Delays that start at `base` and double, up to an hour; jittered; 20 attempts.
@@ -160,7 +160,7 @@ impl Retry {
         Self {
             strategy: Strategy::Exponential,
             base,
-            cap: Duration::from_secs(3600),
+            cap: Duration::from_hours(1),
             jitter: true,
             attempts: 20,
         }

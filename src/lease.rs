@@ -11,7 +11,8 @@ use crate::json::Json;
 use crate::rules::settle::{Failure, Settle};
 use crate::store::claim::Claimed;
 use crate::store::holder::{Save, Write};
-use crate::store::messages::{Read, Renewals, SaveOne, Seen, SettleOne};
+use crate::store::messages::{Renewals, SaveOne, SettleOne};
+use crate::store::questions::Checkpoints;
 use crate::validate;
 
 /// A job claimed by hand. Every write of it is refused once the job is somebody else's.
@@ -183,11 +184,8 @@ impl Lease {
     ///
     /// A [`StoreFault`].
     pub async fn load(&self) -> Result<Vec<(String, Json)>> {
-        let question = Read::Checkpoints { key: self.claimed.key, epoch: self.epoch() };
-        match self.client.host.store.read(question).await? {
-            Seen::Checkpoints(values) => Ok(values),
-            _ => Ok(Vec::new()),
-        }
+        let question = Checkpoints { key: self.claimed.key, epoch: self.epoch() };
+        self.client.host.store.read(question).await
     }
 }
 

@@ -1,3 +1,9 @@
+//! A durable job runtime: actix actors run jobs inside your process, over your own `SQLite`
+//! file.
+//!
+//! Start at [`Runtime`], [`Job`] and [`Ctx`]; [`testing::Lab`] runs the same with a frozen
+//! clock.
+
 mod actors;
 mod builder;
 mod client;

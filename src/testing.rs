@@ -15,7 +15,8 @@ use crate::new_job::NewJob;
 use crate::record::JobRecord;
 use crate::runtime::Runtime;
 use crate::store::Place;
-use crate::store::messages::{Read, Reap};
+use crate::store::messages::Reap;
+use crate::store::questions::CountAll;
 use crate::store::reaper::{Known, ReapReport};
 use crate::work::stop::StopReport;
 
@@ -196,7 +197,7 @@ impl Lab {
             let reaped = session.host.store.ask(Reap(Known::default())).await;
             session.look();
             // Answered in a batch that has claimed.
-            let _counts = session.host.store.ask(Read::Counts).await;
+            let _counts = session.host.store.ask(CountAll).await;
             let still = reaped.is_ok_and(|pass| pass.report == ReapReport::default());
             loop {
                 let changed = session.changed.notified();

@@ -1,4 +1,4 @@
-//! ReaperActor: takes what dead holders left behind.
+//! `ReaperActor`: takes what dead holders left behind.
 //!
 //! Owns      what it has seen of leases that look lost, the locks of dead owners it decides on
 //! Receives  Ping

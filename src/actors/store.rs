@@ -1,4 +1,4 @@
-//! StoreActor: the only writer.
+//! `StoreActor`: the only writer.
 //!
 //! Owns      the engine with its connection, the messages that wait
 //! Receives  Submit, Nudge, Attach, Flush, Finish

@@ -1,4 +1,4 @@
-//! SupervisorActor: keeps the loops going and the deadlines.
+//! `SupervisorActor`: keeps the loops going and the deadlines.
 //!
 //! Owns      the worker's thread and place, the ticks of the control thread
 //! Receives  Tick
@@ -7,8 +7,8 @@
 //! Stops     when the session has stopped
 //! Panics    restarts it; heartbeats and limits go on with the next tick
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actix::fut::wrap_future;
@@ -43,17 +43,17 @@ pub(crate) struct SupervisorActor {
 /// The loops that are watched, and how to have a new one.
 pub(crate) struct Crew {
     place: Arc<AtomicU64>,
-    worker: std::sync::Mutex<Option<(Arbiter, Addr<WorkerActor>)>>,
-    reaper: std::sync::Mutex<Option<Addr<ReaperActor>>>,
+    worker: Mutex<Option<(Arbiter, Addr<WorkerActor>)>>,
+    reaper: Mutex<Option<Addr<ReaperActor>>>,
 }
 
-fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Crew {
     pub(crate) fn new() -> Self {
-        Self { place: Arc::default(), worker: Default::default(), reaper: Default::default() }
+        Self { place: Arc::default(), worker: Mutex::default(), reaper: Mutex::default() }
     }
 
     /// Starts a worker on a thread of its own, in the place of the one before.

@@ -1,4 +1,4 @@
-//! WorkerActor: the loop that finds out that there is work.
+//! `WorkerActor`: the loop that finds out that there is work.
 //!
 //! Owns      the watch on the file, the times of the next looks
 //! Receives  Ping
@@ -16,7 +16,7 @@ use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Supe
 
 use crate::faults::Point;
 use crate::store::FileWatch;
-use crate::store::messages::{Read, Seen};
+use crate::store::questions::LookForWork;
 use crate::work::session::{Session, add};
 
 /// How often a free slot looks whether another process has changed the file.
@@ -70,7 +70,7 @@ async fn look_for_work(session: &Session, place: &AtomicU64, number: u64) {
     while place.load(Ordering::SeqCst) == number && !session.is_stopping() {
         session.host.faults.panic(Point::Worker);
         if session.host.faults.hit(Point::WorkerStuck) {
-            std::thread::park_timeout(Duration::from_secs(3_600));
+            std::thread::park_timeout(Duration::from_hours(1));
         }
         let mut pause = POLL;
         if session.has_room() {
@@ -99,14 +99,13 @@ async fn look_for_work(session: &Session, place: &AtomicU64, number: u64) {
 
 /// Looks with a read, so that the write lock is taken only if there is work.
 async fn look(session: &Session) {
-    match session.host.store.read(Read::Work(session.kinds())).await {
-        Ok(Seen::Work { now, next_due }) => {
-            session.set_next_due(next_due);
-            if now {
+    match session.host.store.read(LookForWork(session.kinds())).await {
+        Ok(work) => {
+            session.set_next_due(work.next_due);
+            if work.now {
                 session.look();
             }
         }
-        Ok(_) => {}
         Err(error) => log::debug!(error:% = error; "a look for work failed"),
     }
 }

@@ -16,6 +16,9 @@
 //!             [completed]  [failed]      redrive: any of the three -> [pending]
 //! ```
 
+// A new state or event breaks the build wherever it matters.
+#![deny(clippy::wildcard_enum_match_arm)]
+
 pub(crate) mod backoff;
 pub(crate) mod budget;
 pub(crate) mod claim;

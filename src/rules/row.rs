@@ -105,12 +105,6 @@ fn half(token: &[u8; 16]) -> i64 {
 }
 
 impl Row {
-    /// Rank in the claim order: a level of priority is worth a minute of waiting.
-    #[cfg(test)]
-    pub(crate) const fn rank(&self) -> i64 {
-        self.run_at.saturating_add(self.priority * 60_000)
-    }
-
     pub(crate) const fn phase(&self, now: i64) -> Phase {
         match self.status {
             Status::Pending if self.run_at <= now => Phase::Ready,
@@ -132,7 +126,7 @@ impl Row {
             Status::Pending if self.run_at > now => Some(Lane::Scheduled),
             Status::Pending if self.stalls > 0 => Some(Lane::Suspect),
             Status::Pending => Some(Lane::Ready),
-            _ => None,
+            Status::Running | Status::Completed | Status::Failed | Status::Cancelled => None,
         }
     }
 
@@ -143,7 +137,7 @@ impl Row {
         match self.status {
             Status::Pending => decided,
             Status::Running => decided && self.token.is_none(),
-            _ => false,
+            Status::Completed | Status::Failed | Status::Cancelled => false,
         }
     }
 

@@ -95,10 +95,10 @@ fn decide(
 ) -> Change {
     let mut new = row.clone();
     if row.detail.cancel_requested_at.is_some() && !matches!(settle, Settle::Complete(_)) {
-        let error = match settle {
-            Settle::Fail(failure) => Some(text::stored(Some(&failure.error))),
-            _ => None,
-        };
+        let mut error = None;
+        if let Settle::Fail(failure) = settle {
+            error = Some(text::stored(Some(&failure.error)));
+        }
         new.cancel(now);
         new.detail.last_error = error.clone().or(new.detail.last_error);
         return Change::to(new).noting("cancelled", error.as_deref());

@@ -46,8 +46,6 @@ pub(crate) struct Claimed {
     pub(crate) queue: Arc<str>,
     pub(crate) holder: Holder,
     pub(crate) attempt: i64,
-    pub(crate) owner: Arc<str>,
-    pub(crate) lease_until: i64,
     pub(crate) stalls: i64,
     pub(crate) commits: i64,
     pub(crate) seq: i64,
@@ -198,7 +196,7 @@ impl Txn<'_> {
         {
             let mut statement = self.conn.prepare_cached(statement)?;
             let mut rows = statement.query(params![head.pair.kind, head.pair.queue])?;
-            while (found.len() as i64) < room
+            while room_of(found.len()) < room
                 && let Some(row) = rows.next()?
             {
                 let place = (row.get(29)?, row.get(7)?, read_id(row, 1)?);
@@ -210,12 +208,12 @@ impl Txn<'_> {
         }
         for raw in found {
             let row = self.named(raw)?;
-            self.meet_row(claiming, head, row)?;
+            self.meet_row(claiming, head, &row)?;
         }
         Ok(())
     }
 
-    fn meet_row(&mut self, claiming: &mut Claiming<'_>, head: &Head, row: Row) -> Result<()> {
+    fn meet_row(&mut self, claiming: &mut Claiming<'_>, head: &Head, row: &Row) -> Result<()> {
         if let Some(key) = &row.limit_key
             && !row.is_owed()
             && self.key_room(claiming, key)? <= 0
@@ -226,16 +224,16 @@ impl Txn<'_> {
         let Some(facts) = self.facts(head.pair.kind)? else { return Ok(()) };
         let owner = claiming.want.owner.clone();
         let by = Claimant { owner, token: self.entropy.bytes(), early: false };
-        match meet(&row, &facts, by, self.now) {
+        match meet(row, &facts, by, self.now) {
             Met::Taken(new) => {
-                let claimed = self.lease(&row, &new, facts)?;
-                claiming.took(head, &row);
+                let claimed = self.lease(row, &new, facts)?;
+                claiming.took(head, row);
                 claiming.batch.claimed.push(claimed);
                 Ok(())
             }
             Met::Ended(change) => {
                 claiming.met += 1;
-                self.end_met(&row, &facts, &change)
+                self.end_met(row, &facts, &change)
             }
             Met::NotDue => {
                 claiming.met += 1;
@@ -279,8 +277,6 @@ impl Txn<'_> {
             queue: row.queue.clone(),
             holder: Holder { token: new.token.unwrap_or_default(), epoch: new.epoch },
             attempt: new.attempts,
-            owner: new.owner.clone().unwrap_or_default(),
-            lease_until: new.lease_until.unwrap_or_default(),
             stalls: row.stalls,
             commits: row.commits,
             seq: row.seq,

@@ -122,12 +122,14 @@ impl Engine {
         claimer: Option<&dyn Claimer>,
     ) -> Outcome {
         match self.transact(&mut batch, claimer) {
-            Ok((effects, claimed)) => {
+            Ok((effects, batch_of_leases)) => {
                 // Work is handed out before anybody is answered.
-                if let (Some(claimer), Some(claimed)) = (claimer, claimed) {
-                    claimer.deliver(claimed);
+                if let (Some(claimer), Some(leases)) = (claimer, batch_of_leases) {
+                    claimer.deliver(leases);
                 }
-                batch.into_iter().for_each(|message| message.answer(Ok(())));
+                for message in batch {
+                    message.answer(Ok(()));
+                }
                 Outcome { effects, fault: None }
             }
             Err(Trouble::Message(_)) if batch.len() > 1 => self.one_by_one(batch),
@@ -203,10 +205,10 @@ impl Engine {
             }
             return Err(fault);
         }
-        let looked = self.cache.refresh(conn).and_then(|moved| match moved {
-            true => known_schema(conn),
-            false => Ok(()),
-        });
+        let looked = self
+            .cache
+            .refresh(conn)
+            .and_then(|moved| if moved { known_schema(conn) } else { Ok(()) });
         if looked.is_err() {
             self.roll_back();
         }
@@ -245,9 +247,9 @@ impl Engine {
         let Some(want) = claimer.and_then(|claimer| claimer.want(txn.effects.work)) else {
             return Ok((txn.effects, None));
         };
-        let claimed = catch_unwind(AssertUnwindSafe(|| txn.claim(&want)))
+        let leases = catch_unwind(AssertUnwindSafe(|| txn.claim(&want)))
             .unwrap_or_else(|panic| Err(StoreFault::Panicked(text::of_panic(panic))))?;
-        Ok((txn.effects, Some(claimed)))
+        Ok((txn.effects, Some(leases)))
     }
 
     fn failed_commit(&mut self, error: rusqlite::Error) -> Trouble {

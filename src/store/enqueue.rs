@@ -147,7 +147,7 @@ impl Txn<'_> {
                 job.reason,
                 job.subject_type,
                 job.subject_id,
-                job.meta.as_ref().map(|meta| meta.as_str()),
+                job.meta.as_ref().map(crate::json::Json::as_str),
                 job.trace_context,
             ])?;
         }

@@ -4,7 +4,6 @@
 use rusqlite::params;
 
 use crate::error::{Error, Refusal, StoreFault};
-use crate::hooks::Tx;
 use crate::job::Status;
 use crate::json::Json;
 use crate::kind::Facts;
@@ -14,6 +13,7 @@ use crate::rules::settle::{Settle, commit, fence, hook_refused, hooks_spent, is_
 use crate::rules::{Change, Gate, History, Holder};
 use crate::validate;
 
+use super::messages::Code;
 use super::statements as sql;
 use super::txn::{AfterHook, Txn};
 
@@ -34,7 +34,8 @@ pub(crate) enum Save {
     Progress { done: i64, total: Option<i64> },
     /// A fenced write alone.
     Nothing,
-    /// The handler has been entered: takes the mark of a claim ahead off.
+    /// The handler of a job that was claimed ahead has been entered: takes the mark off.
+    #[allow(dead_code, reason = "nothing is claimed ahead yet; the protocol has a place for it")]
     Started,
 }
 
@@ -121,7 +122,7 @@ impl Txn<'_> {
         let failed = match self.contained(|txn| txn.end_with_hooks(row, change)) {
             Ok(()) => return Ok(()),
             Err(Error::Refused(Refusal::HookFailed { error })) => error,
-            Err(Error::Store(fault @ StoreFault::Panicked(_) | fault @ StoreFault::TimedOut)) => {
+            Err(Error::Store(fault @ (StoreFault::Panicked(_) | StoreFault::TimedOut))) => {
                 fault.to_string()
             }
             Err(other) => return Err(other),
@@ -219,7 +220,7 @@ impl Txn<'_> {
         &mut self,
         write: &Write,
         save: &Save,
-        code: Option<&mut dyn FnMut(&mut Tx<'_>) -> Result<(), Error>>,
+        code: Option<&mut Code>,
     ) -> Result<Saved, Error> {
         if let Save::Checkpoint { key, value } = save {
             if !key.is_empty() {

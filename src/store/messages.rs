@@ -7,20 +7,21 @@
 //! | [`Renewals`] | the new end of each lease, or a refusal |
 //! | [`SaveOne`] | what was saved |
 //! | [`Claim`], [`ClaimById`] | leases |
-//! | [`Operate`] | what the action answers |
+//! | [`Cancel`] | the job's status after it |
+//! | [`RedriveOne`], [`Delete`], [`Pause`], [`Resume`] | nothing |
+//! | [`Sweep`] | how many jobs it removed |
 //! | [`Register`] | nothing |
 //! | [`Reap`] | what the pass came to |
-//! | [`Read`] | what was read |
+//!
+//! Questions are messages too; they are in [`super::questions`].
 
 use std::sync::Arc;
 
 use crate::error::{Error, Refusal, StoreFault};
 use crate::hooks::Tx;
-use crate::job::{JobId, Status, Waiting};
-use crate::json::Json;
+use crate::job::{JobId, Status};
 use crate::kind::Settings;
 use crate::new_job::{Enqueued, NewJob};
-use crate::record::{Attempt, Counts, JobRecord};
 use crate::rules::operate::Redrive;
 use crate::rules::settle::Settle;
 
@@ -191,10 +192,7 @@ impl Message for SaveOne {
     const URGENT: bool = true;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Saved, Error> {
-        match &mut self.code {
-            None => txn.save(&self.write, &self.save, None),
-            Some(code) => txn.save(&self.write, &self.save, Some(&mut **code)),
-        }
+        txn.save(&self.write, &self.save, self.code.as_mut())
     }
 }
 
@@ -223,46 +221,42 @@ impl Message for ClaimById {
     }
 }
 
-/// An operator's action.
-pub(crate) struct Operate {
-    pub(crate) by: Operator,
-    pub(crate) action: Action,
-}
-
-/// Which action.
-pub(crate) enum Action {
-    Cancel(JobId),
-    Redrive(JobId, Redrive),
-    Delete(JobId),
-    Sweep { settled_before: i64, limit: usize },
-    Pause(Target),
-    Resume(Target),
-}
-
-/// What an action answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Acted {
-    Done,
-    Status(Status),
-    Removed(u64),
-}
-
-impl Message for Operate {
-    type Reply = Acted;
-
-    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Acted, Error> {
-        let by = &self.by;
-        match &self.action {
-            Action::Cancel(id) => txn.cancel(id, by).map(Acted::Status),
-            Action::Redrive(id, how) => txn.redrive(id, *how, by).map(|()| Acted::Done),
-            Action::Delete(id) => txn.delete(id, by).map(|()| Acted::Done),
-            Action::Sweep { settled_before, limit } => {
-                txn.sweep(*settled_before, *limit, by).map(Acted::Removed)
-            }
-            Action::Pause(target) => txn.pause(target, by).map(|()| Acted::Done),
-            Action::Resume(target) => txn.resume(target, by).map(|()| Acted::Done),
+/// Declares an operator's actions: who and why, what, and the reply.
+macro_rules! actions {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ } -> $reply:ty
+        = |$txn:ident, $this:ident| $run:expr;)+) => {
+        $($(#[$doc])*
+        pub(crate) struct $name {
+            pub(crate) by: Operator,
+            $(pub(crate) $field: $type,)+
         }
-    }
+
+        impl Message for $name {
+            type Reply = $reply;
+
+            fn run(&mut self, $txn: &mut Txn<'_>) -> Result<$reply, Error> {
+                let $this = self;
+                $run
+            }
+        })+
+    };
+}
+
+actions! {
+    /// Cancels a waiting job, or asks a running one to stop.
+    Cancel { id: JobId } -> Status = |txn, this| txn.cancel(&this.id, &this.by);
+    /// Makes an ended job live again.
+    RedriveOne { id: JobId, how: Redrive } -> () =
+        |txn, this| txn.redrive(&this.id, this.how, &this.by);
+    /// Deletes an ended job.
+    Delete { id: JobId } -> () = |txn, this| txn.delete(&this.id, &this.by);
+    /// Deletes jobs that ended before a horizon.
+    Sweep { settled_before: i64, limit: usize } -> u64 =
+        |txn, this| txn.sweep(this.settled_before, this.limit, &this.by);
+    /// Pauses a queue or a kind.
+    Pause { target: Target } -> () = |txn, this| txn.pause(&this.target, &this.by);
+    /// Lets a queue or a kind go on.
+    Resume { target: Target } -> () = |txn, this| txn.resume(&this.target, &this.by);
 }
 
 /// Writes down what a runtime brings with it.
@@ -299,63 +293,5 @@ impl Message for Reap {
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Pass, Error> {
         Ok(txn.reap(&self.0)?)
-    }
-}
-
-/// A question; runs on a read-only connection where there is one.
-pub(crate) enum Read {
-    Job(JobId),
-    Attempts(JobId),
-    Counts,
-    WhyWaiting(JobId),
-    /// The saved values of a job as an attempt of this epoch sees them.
-    Checkpoints {
-        key: i64,
-        epoch: i64,
-    },
-    Checkpoint {
-        key: i64,
-        name: String,
-        epoch: i64,
-    },
-    /// Whether a claim of these kinds would find something, and when the next job is due.
-    Work(Vec<Arc<str>>),
-}
-
-/// What was read.
-pub(crate) enum Seen {
-    Job(Option<Box<JobRecord>>),
-    Attempts(Vec<Attempt>),
-    Counts(Counts),
-    WhyWaiting(Waiting),
-    Checkpoints(Vec<(String, Json)>),
-    Checkpoint(Option<Json>),
-    Work { now: bool, next_due: Option<i64> },
-}
-
-impl Message for Read {
-    type Reply = Seen;
-
-    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Seen, Error> {
-        Ok(match self {
-            Self::Job(id) => Seen::Job(match txn.find(id)? {
-                Some(key) => txn.record(key)?.map(Box::new),
-                None => None,
-            }),
-            Self::Attempts(id) => {
-                let key = txn.find(id)?.ok_or(Refusal::NotFound)?;
-                Seen::Attempts(txn.attempts(key)?)
-            }
-            Self::Counts => Seen::Counts(txn.counts()?),
-            Self::WhyWaiting(id) => Seen::WhyWaiting(txn.why_waiting(id)?),
-            Self::Checkpoints { key, epoch } => Seen::Checkpoints(txn.checkpoints(*key, *epoch)?),
-            Self::Checkpoint { key, name, epoch } => {
-                Seen::Checkpoint(txn.checkpoint(*key, name, *epoch)?)
-            }
-            Self::Work(kinds) => {
-                let (now, next_due) = txn.work(kinds)?;
-                Seen::Work { now, next_due }
-            }
-        })
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod holder;
 pub(crate) mod messages;
 mod open;
 pub(crate) mod operator;
+pub(crate) mod questions;
 mod reads;
 pub(crate) mod reaper;
 mod room;

@@ -210,7 +210,12 @@ impl Txn<'_> {
         }
         if !found.is_empty() {
             let target = format!("ended before {settled_before}");
-            self.record_action(by, "sweep", &target, found.len() as i64)?;
+            self.record_action(
+                by,
+                "sweep",
+                &target,
+                i64::try_from(found.len()).unwrap_or(i64::MAX),
+            )?;
         }
         Ok(found.len() as u64)
     }

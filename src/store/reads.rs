@@ -12,6 +12,7 @@ use crate::error::StoreFault;
 use super::cache::Cache;
 use super::engine::Pending;
 use super::open::Manager;
+use super::questions::Work;
 use super::txn::{AppFence, Effects, Txn};
 use super::{StoreSettings, statements as sql};
 
@@ -136,7 +137,7 @@ impl FileWatch {
 impl Txn<'_> {
     /// Whether a claim of these kinds would find something now, and when the next job of any
     /// kind is due.
-    pub(super) fn work(&mut self, kinds: &[Arc<str>]) -> Result<(bool, Option<i64>), StoreFault> {
+    pub(super) fn work(&mut self, kinds: &[Arc<str>]) -> Result<Work, StoreFault> {
         let mut numbers = Vec::with_capacity(kinds.len());
         for kind in kinds {
             numbers.extend(self.cache.known_id(self.conn, kind)?);
@@ -148,6 +149,7 @@ impl Txn<'_> {
         }
         let next: Option<i64> =
             self.conn.prepare_cached(sql::NEXT_DUE)?.query_row([], |row| row.get(0)).optional()?;
-        Ok((now || next.is_some_and(|at| at <= self.now), next))
+        let now = now || next.is_some_and(|at| at <= self.now);
+        Ok(Work { now, next_due: next })
     }
 }

@@ -44,7 +44,8 @@ const STATUSES: [Status; 5] =
     [Status::Pending, Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
 
 pub(super) fn status_code(status: Status) -> i64 {
-    STATUSES.iter().position(|each| *each == status).map_or(0, |n| n as i64)
+    let at = STATUSES.iter().position(|each| *each == status).unwrap_or_default();
+    i64::try_from(at).unwrap_or_default()
 }
 
 pub(super) fn read_status(code: i64) -> Result<Status> {

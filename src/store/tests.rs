@@ -173,13 +173,13 @@ fn each_hot_statement_uses_the_index_that_is_meant_for_it() {
 
 /// Plays a job of each sort through, several times over.
 fn exercise(rig: &mut Rig) {
-    for round in 0..5_usize {
+    for round in 0..5_i64 {
         let later = raw("report").run_at(rig.clock_now() + 10);
-        let limited = raw("mail").limit_key("k").priority(round as i64);
+        let limited = raw("mail").limit_key("k").priority(round);
         let keyed = raw("mail").dedup_key(format!("d{round}")).lock_key(format!("l{round}"));
         rig.enqueue([raw("mail"), later, limited, keyed.idempotency_key(format!("i{round}"))]);
         rig.clock.advance(10);
-        for claimed in rig.claim(round + 1).claimed {
+        for claimed in rig.claim(2).claimed {
             let write = Write { key: claimed.key, holder: claimed.holder, number: 1 };
             let how = match round % 3 {
                 0 => Settle::Complete(None),
@@ -229,12 +229,15 @@ fn cost(around: impl FnOnce(&mut Rig)) -> i64 {
     rig.steps()
 }
 
+type Around = Box<dyn FnOnce(&mut Rig)>;
+
 #[test]
 fn a_claim_costs_the_same_whatever_lies_around_it() {
     const MANY: usize = 3_000;
     let alone = cost(|_| {});
     let soon = NOW + 1_000_000_000;
-    let beside: [(&str, Box<dyn FnOnce(&mut Rig)>); 5] = [
+
+    let beside: [(&str, Around); 5] = [
         ("ready rows", Box::new(|rig| drop(rig.enqueue((0..MANY).map(|_| raw("mail")))))),
         (
             "scheduled rows of a higher priority",

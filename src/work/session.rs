@@ -101,6 +101,7 @@ pub(crate) struct Session {
 }
 
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Inner {
     /// Attempts whose end has not landed.
     pub(super) runs: HashMap<u64, Arc<Run>>,
@@ -191,7 +192,9 @@ impl Session {
             inner.stopping = true;
             inner.runs.values().cloned().collect::<Vec<_>>()
         };
-        runs.iter().for_each(|run| run.fire(StopReason::Stopping));
+        for run in runs {
+            run.fire(StopReason::Stopping);
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

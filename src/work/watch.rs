@@ -50,7 +50,9 @@ impl Session {
             due.push(run.clone());
         }
         if due.is_empty() || self.host.faults.hit(Point::Heartbeat) {
-            due.iter().for_each(|run| run.state().beating = false);
+            for run in due {
+                run.state().beating = false;
+            }
             return;
         }
         let session = self.clone();

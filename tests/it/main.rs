@@ -1,5 +1,15 @@
 //! One test binary: `SQLite` is linked once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails should say where")]
+#![allow(clippy::print_stdout, reason = "what a test prints is read when it fails")]
+#![allow(unreachable_pub, missing_debug_implementations, reason = "nothing here is public")]
+#![allow(clippy::needless_pass_by_value, reason = "handlers own their arguments")]
+#![allow(clippy::unnecessary_wraps, clippy::unused_async, reason = "handlers have one shape")]
+#![allow(clippy::cast_possible_wrap, reason = "small numbers")]
+#![allow(clippy::duration_suboptimal_units, reason = "a bound in seconds beside others")]
+#![allow(clippy::let_underscore_must_use, reason = "writing to a text cannot fail")]
+#![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
+
 mod conformance;
 mod panics;
 mod running;

@@ -1,0 +1,107 @@
+//! Every question to the store. Runs on a read-only connection where there is one.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Refusal};
+use crate::job::{JobId, Waiting};
+use crate::json::Json;
+use crate::record::{Attempt, Counts, JobRecord};
+
+use super::messages::Message;
+use super::txn::Txn;
+
+/// A job as it stands.
+pub(crate) struct FindJob(pub(crate) JobId);
+
+impl Message for FindJob {
+    type Reply = Option<JobRecord>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        match txn.find(&self.0)? {
+            Some(key) => Ok(txn.record(key)?),
+            None => Ok(None),
+        }
+    }
+}
+
+/// A job's history.
+pub(crate) struct Attempts(pub(crate) JobId);
+
+impl Message for Attempts {
+    type Reply = Vec<Attempt>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        let key = txn.find(&self.0)?.ok_or(Refusal::NotFound)?;
+        Ok(txn.attempts(key)?)
+    }
+}
+
+/// How many jobs there are.
+pub(crate) struct CountAll;
+
+impl Message for CountAll {
+    type Reply = Counts;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Counts, Error> {
+        Ok(txn.counts()?)
+    }
+}
+
+/// Why a pending job is not running.
+pub(crate) struct WhyWaiting(pub(crate) JobId);
+
+impl Message for WhyWaiting {
+    type Reply = Waiting;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Waiting, Error> {
+        txn.why_waiting(&self.0)
+    }
+}
+
+/// All saved values of a job as an attempt of this epoch sees them.
+pub(crate) struct Checkpoints {
+    pub(crate) key: i64,
+    pub(crate) epoch: i64,
+}
+
+impl Message for Checkpoints {
+    type Reply = Vec<(String, Json)>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        Ok(txn.checkpoints(self.key, self.epoch)?)
+    }
+}
+
+/// One of them.
+pub(crate) struct Checkpoint {
+    pub(crate) key: i64,
+    pub(crate) name: String,
+    pub(crate) epoch: i64,
+}
+
+impl Message for Checkpoint {
+    type Reply = Option<Json>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        Ok(txn.checkpoint(self.key, &self.name, self.epoch)?)
+    }
+}
+
+/// Whether a claim of these kinds would find something.
+pub(crate) struct LookForWork(pub(crate) Vec<Arc<str>>);
+
+/// What a look for work has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) now: bool,
+    /// When the next scheduled job of any kind is due.
+    pub(crate) next_due: Option<i64>,
+}
+
+impl Message for LookForWork {
+    type Reply = Work;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Work, Error> {
+        Ok(txn.work(&self.0)?)
+    }
+}
