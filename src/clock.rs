@@ -114,6 +114,12 @@ impl ManualClock {
         due.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether somebody whose time has come has not gone on yet.
+    pub(crate) fn is_ringing(&self) -> bool {
+        let hands = self.hands();
+        hands.sleepers.iter().any(|(_, at, _)| *at <= hands.monotonic)
+    }
+
     fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -153,9 +153,12 @@ impl<S> Ctx<S> {
 
     /// Ends after `duration` on the runtime's clock.
     pub async fn sleep(&self, duration: Duration) {
-        let sleeping = Sleeping::new(&self.run);
-        self.run.clock.sleep(duration).await;
-        drop(sleeping);
+        let mut sleep = self.run.clock.sleep(duration);
+        let waiting = Waiting::new(&self.run.sleeping);
+        (&mut sleep).await;
+        // In this order: whoever looks sees the clock ring, or the handler go on.
+        drop(waiting);
+        drop(sleep);
     }
 
     /// Whether it is time to save and hand back: the slice's budget is spent, or somebody
@@ -174,10 +177,10 @@ impl<S> Ctx<S> {
     /// Ends when the handler is asked to stop, and says why.
     pub async fn cancelled(&self) -> StopReason {
         let mut signal = self.run.signal();
-        let sleeping = Sleeping::new(&self.run);
+        let waiting = Waiting::new(&self.run.listening);
         loop {
             if let Some(reason) = signal.borrow_and_update().clone() {
-                drop(sleeping);
+                drop(waiting);
                 return reason;
             }
             if signal.changed().await.is_err() {
@@ -378,18 +381,18 @@ fn save_error(error: Error) -> SaveError {
     }
 }
 
-/// Counts the futures of a handler that stand still until the clock moves or a signal fires.
-struct Sleeping<'r>(&'r Run);
+/// Counts the futures of a handler that wait for something.
+struct Waiting<'r>(&'r AtomicU32);
 
-impl<'r> Sleeping<'r> {
-    fn new(run: &'r Run) -> Self {
-        run.sleeping.fetch_add(1, Ordering::SeqCst);
-        Self(run)
+impl<'r> Waiting<'r> {
+    fn new(count: &'r AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
     }
 }
 
-impl Drop for Sleeping<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.sleeping.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

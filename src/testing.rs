@@ -193,15 +193,10 @@ impl Lab {
         let session = self.runtime.session();
         loop {
             let before = self.runtime.stats().claims;
-            self.tick().await;
-            let reaped = session.host.store.ask(Reap(Known::default())).await;
-            session.look();
-            // Answered in a batch that has claimed.
-            let _counts = session.host.store.ask(CountAll).await;
-            let still = reaped.is_ok_and(|pass| pass.report == ReapReport::default());
+            let still = self.look().await;
             loop {
                 let changed = session.changed.notified();
-                if session.stands_still() {
+                if session.stands_still() && !self.clock.is_ringing() {
                     break;
                 }
                 tokio::select! {
@@ -214,6 +209,18 @@ impl Lab {
                 return;
             }
         }
+    }
+
+    /// Has every loop look once at what is due, without waiting for what handlers make of it;
+    /// answers whether the reaper found nothing to do.
+    pub async fn look(&self) -> bool {
+        let session = self.runtime.session();
+        self.tick().await;
+        let reaped = session.host.store.ask(Reap(Known::default())).await;
+        session.look();
+        // Answered in a batch that has claimed.
+        let _counts = session.host.store.ask(CountAll).await;
+        reaped.is_ok_and(|pass| pass.report == ReapReport::default())
     }
 
     /// Moves the clock, then [`Lab::settle`]s.

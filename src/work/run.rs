@@ -43,8 +43,14 @@ pub(crate) struct Run {
     commits: AtomicU64,
     /// Somebody has taken the right to settle.
     settling: AtomicBool,
-    /// How many futures of this handler stand still until the clock moves.
+    /// The handler's code has ended.
+    ended: AtomicBool,
+    /// The attempt's end has landed, or never will.
+    landed: AtomicBool,
+    /// How many futures of this handler wait for the clock.
     pub(crate) sleeping: AtomicU32,
+    /// How many wait for the signal.
+    pub(crate) listening: AtomicU32,
     state: Mutex<RunState>,
 }
 
@@ -87,7 +93,10 @@ impl Run {
             writes: AtomicU32::new(0),
             commits,
             settling: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            landed: AtomicBool::new(false),
             sleeping: AtomicU32::new(0),
+            listening: AtomicU32::new(0),
             state: Mutex::new(state),
         }
     }
@@ -154,6 +163,22 @@ impl Run {
         self.settling.load(Ordering::SeqCst)
     }
 
+    /// The code has ended; answers whether nothing is left of the attempt.
+    pub(crate) fn end(&self) -> bool {
+        self.ended.store(true, Ordering::SeqCst);
+        self.has_landed()
+    }
+
+    /// Its end has landed; answers whether nothing is left of the attempt.
+    pub(crate) fn land(&self) -> bool {
+        self.landed.store(true, Ordering::SeqCst);
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn has_landed(&self) -> bool {
+        self.landed.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
@@ -174,6 +199,18 @@ impl Run {
         state.next_beat = state.next_beat.max(monotonic.saturating_add(beat(lease)));
         let trusted = monotonic.saturating_add(lease - margin(lease));
         state.trusted_until = state.trusted_until.max(trusted);
+    }
+
+    /// Whether it waits for the clock or the signal, and for nothing that has come.
+    pub(crate) fn stands_still(&self) -> bool {
+        if self.is_settling() {
+            return false;
+        }
+        let (sleeping, listening) = (&self.sleeping, &self.listening);
+        match listening.load(Ordering::SeqCst) {
+            0 => sleeping.load(Ordering::SeqCst) > 0,
+            _ => self.reason().is_none(),
+        }
     }
 
     /// How long the handler has been running, in milliseconds.

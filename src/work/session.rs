@@ -103,7 +103,7 @@ pub(crate) struct Session {
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Inner {
-    /// Attempts whose end has not landed.
+    /// Attempts whose code has not ended, or whose end has not landed.
     pub(super) runs: HashMap<u64, Arc<Run>>,
     /// Attempts whose code blocks its thread past all limits.
     pub(super) zombies: HashMap<u64, Arc<Run>>,
@@ -212,7 +212,7 @@ impl Session {
         self.inner().stopped
     }
 
-    /// Attempts whose end has not landed.
+    /// Attempts whose code has not ended, or whose end has not landed.
     pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
         self.inner().runs.values().cloned().collect()
     }
@@ -224,8 +224,8 @@ impl Session {
     /// Whether nothing moves: no attempt runs but those that sleep on the clock.
     pub(crate) fn stands_still(&self) -> bool {
         let inner = self.inner();
-        inner.retries.is_empty()
-            && inner.runs.values().all(|run| run.sleeping.load(Ordering::SeqCst) > 0)
+        let still = |run: &Arc<Run>| run.stands_still() || inner.zombies.contains_key(&run.number);
+        inner.retries.is_empty() && inner.runs.values().all(still)
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -255,8 +255,14 @@ impl Session {
 
     /// The handler's code has ended, in whatever way.
     pub(crate) fn finish(self: &Arc<Self>, run: &Arc<Run>, how: Settle) {
-        self.free_slot(run);
-        self.inner().zombies.remove(&run.number);
+        {
+            let mut inner = self.inner();
+            inner.busy.remove(&run.number);
+            inner.zombies.remove(&run.number);
+            if run.end() {
+                inner.runs.remove(&run.number);
+            }
+        }
         if run.take_settle() {
             let how = match how {
                 // Work in slices that stops because the runtime does is no stall.
@@ -343,8 +349,14 @@ impl Session {
         self.forget(run);
     }
 
+    /// Nothing more is to be sent for an attempt.
     fn forget(&self, run: &Run) {
-        self.inner().runs.remove(&run.number);
+        {
+            let mut inner = self.inner();
+            if run.land() {
+                inner.runs.remove(&run.number);
+            }
+        }
         self.changed.notify_waiters();
     }
 

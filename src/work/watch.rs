@@ -33,7 +33,7 @@ impl Session {
     fn renew(self: &Arc<Self>, runs: &[Arc<Run>], now: i64) {
         let mut due = Vec::new();
         let mut writes = Vec::new();
-        for run in runs {
+        for run in runs.iter().filter(|run| !run.has_landed()) {
             let mut state = run.state();
             if now >= state.trusted_until && !state.revoked {
                 drop(state);

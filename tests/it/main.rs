@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
 
 mod conformance;
+mod leases;
 mod panics;
 mod running;
 mod stopping;

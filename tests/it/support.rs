@@ -55,7 +55,7 @@ struct Shared {
 }
 
 impl Signals {
-    fn enter(&self) {
+    pub fn enter(&self) {
         self.0.entered.fetch_add(1, Ordering::SeqCst);
         self.0.on_entry.notify_waiters();
     }
@@ -90,6 +90,10 @@ impl Signals {
         while !*open {
             open = self.0.on_open.wait(open).unwrap();
         }
+    }
+
+    pub fn note(&self, reason: StopReason) {
+        self.0.reasons.lock().unwrap().push(reason);
     }
 
     /// Why handlers were asked to stop, in order.
