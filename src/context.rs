@@ -153,7 +153,7 @@ impl<S> Ctx<S> {
     /// Ends after `duration` on the runtime's clock.
     pub async fn sleep(&self, duration: Duration) {
         let sleeping = Sleeping::new(&self.run);
-        self.run.clock.sleep(duration).await;
+        self.run.sleep(duration).await;
         drop(sleeping);
     }
 

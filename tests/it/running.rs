@@ -78,3 +78,25 @@ async fn a_thousand_jobs_of_which_every_third_panics_all_end() {
     assert!(runtime.health().is_healthy());
     assert!(runtime.stop(Duration::from_secs(5)).await.drained);
 }
+
+async fn asleep(_: Noop, ctx: Ctx) -> JobResult {
+    ctx.sleep(Duration::from_millis(5)).await;
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn every_sort_of_handler_can_sleep_on_the_runtimes_clock() {
+    let blocking = |job: Noop, ctx: Ctx| ctx.block_on(asleep(job, ctx.clone()));
+    let here = tokio::runtime::Handle::current();
+    let runtimes = [
+        Runtime::in_memory().handle(asleep).start().await.unwrap(),
+        Runtime::in_memory().handle_blocking(blocking).start().await.unwrap(),
+        Runtime::in_memory().handlers_on(here).handle(asleep).start().await.unwrap(),
+    ];
+    for runtime in runtimes {
+        let job = runtime.enqueue(Noop { n: 1 }).await.unwrap();
+        let ended = runtime.wait(job.id, Duration::from_secs(10)).await.unwrap();
+        assert_eq!((ended.status, ended.last_error), (Status::Completed, None));
+        runtime.stop(Duration::from_secs(5)).await;
+    }
+}
