@@ -100,3 +100,12 @@ async fn every_sort_of_handler_can_sleep_on_the_runtimes_clock() {
         runtime.stop(Duration::from_secs(5)).await;
     }
 }
+
+#[tokio::test]
+async fn whoever_holds_a_runtime_hears_that_it_has_stopped() {
+    let runtime = Runtime::in_memory().handle(asleep).start().await.unwrap();
+    let other = runtime.clone();
+    let (heard, stopped) = tokio::join!(runtime.stopped(), other.stop(Duration::from_secs(5)));
+    assert!(stopped.drained);
+    assert_eq!((&heard, &runtime.stopped().await), (&stopped, &stopped));
+}
