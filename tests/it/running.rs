@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status};
+use leasehold::{Client, Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status, rusqlite};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -108,4 +108,17 @@ async fn whoever_holds_a_runtime_hears_that_it_has_stopped() {
     let (heard, stopped) = tokio::join!(runtime.stopped(), other.stop(Duration::from_secs(5)));
     assert!(stopped.drained);
     assert_eq!((&heard, &runtime.stopped().await), (&stopped, &stopped));
+}
+
+#[test]
+fn a_file_that_somebody_writes_just_then_is_waited_for_when_it_is_opened_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("CREATE TABLE mine (n); BEGIN IMMEDIATE").unwrap();
+    let opening = std::thread::spawn(move || Client::open_blocking(path));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!opening.is_finished(), "it waits");
+    other.execute_batch("COMMIT").unwrap();
+    opening.join().unwrap().unwrap();
 }
