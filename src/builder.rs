@@ -283,8 +283,8 @@ impl<S: Clone + 'static, M> Builder<S, M> {
         self
     }
 
-    /// Stops, with a grace of 5 s, on SIGTERM and SIGINT. Without this no signal handler is
-    /// installed.
+    /// Stops, with a grace of 5 s, on SIGTERM and SIGINT; [`Runtime::stopped`] tells when.
+    /// Without this no signal handler is installed.
     pub fn stop_on_signals(mut self) -> Self {
         self.parts.stop_on_signals = true;
         self

@@ -153,7 +153,7 @@ impl<S> Ctx<S> {
 
     /// Ends after `duration` on the runtime's clock.
     pub async fn sleep(&self, duration: Duration) {
-        let mut sleep = self.run.clock.sleep(duration);
+        let mut sleep = self.run.sleep(duration);
         let waiting = Waiting::new(&self.run.sleeping);
         (&mut sleep).await;
         // In this order: whoever looks sees the clock ring, or the handler go on.

@@ -271,15 +271,8 @@ impl Display for Error {
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            Self::Refused(refusal) => Some(refusal),
-            Self::Store(fault) | Self::Open { fault, .. } => Some(fault),
-            Self::Setup(_) | Self::Deadline { .. } => None,
-        }
-    }
-}
+// Its text says all that a source would.
+impl StdError for Error {}
 
 impl Error {
     /// The refusal, where the answer was no.

@@ -59,6 +59,8 @@ pub(crate) struct Host {
     pub(crate) health: Arc<Health>,
     /// The control thread.
     pub(crate) control: ArbiterHandle,
+    /// The control thread's timers, for code on threads that have none.
+    pub(crate) timers: tokio::runtime::Handle,
     pub(crate) path: Option<PathBuf>,
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
@@ -206,7 +208,8 @@ fn control_thread(config: HostConfig, sender: oneshot::Sender<Result<Arc<Host>>>
     let runner = System::new();
     let system = System::current();
     let arbiter = Arbiter::new();
-    match open(config, &arbiter.handle(), system) {
+    let timers = runner.runtime().tokio_runtime().handle().clone();
+    match open(config, &arbiter.handle(), system, timers) {
         Ok(host) => {
             // Whoever asked may be gone; the host is then dropped, which stops the system.
             let _gone = sender.send(Ok(host));
@@ -223,7 +226,12 @@ fn control_thread(config: HostConfig, sender: oneshot::Sender<Result<Arc<Host>>>
 }
 
 /// Opens the database on the store's thread.
-fn open(config: HostConfig, store: &ArbiterHandle, system: System) -> Result<Arc<Host>> {
+fn open(
+    config: HostConfig,
+    store: &ArbiterHandle,
+    system: System,
+    timers: tokio::runtime::Handle,
+) -> Result<Arc<Host>> {
     let (sender, opened) = mpsc::channel();
     let health = Arc::new(Health::new(config.clock.clone()));
     let listening = Arc::new(Listening::default());
@@ -258,6 +266,7 @@ fn open(config: HostConfig, store: &ArbiterHandle, system: System) -> Result<Arc
         faults: config.faults,
         health,
         control: system.arbiter().clone(),
+        timers,
         path,
         inside,
         listening,

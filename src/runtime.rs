@@ -164,11 +164,14 @@ impl Runtime {
     /// are dropped and their jobs handed back at no cost. Returns within `grace` and a moment
     /// whatever handlers do, and says what it left behind. A second stop joins the first.
     pub async fn stop(&self, grace: Duration) -> StopReport {
-        let mut report = self.0.running.clone().begin(grace);
-        match report.wait_for(Option::is_some).await {
-            Ok(report) => report.clone().unwrap_or_default(),
-            Err(_) => StopReport::default(),
-        }
+        reported(self.0.running.clone().begin(grace)).await
+    }
+
+    /// Ends when the runtime has stopped, whoever asked for it: a signal, where
+    /// [`Builder::stop_on_signals`] is set, or a call of [`Runtime::stop`]. Asks for nothing
+    /// itself.
+    pub async fn stopped(&self) -> StopReport {
+        reported(self.0.running.report.subscribe()).await
     }
 
     /// [`Runtime::stop`] for code that is not async.
@@ -235,6 +238,13 @@ impl Runtime {
                 () = async { while !session.has_stopped() { session.changed.notified().await } } => {}
             }
         });
+    }
+}
+
+async fn reported(mut report: watch::Receiver<Option<StopReport>>) -> StopReport {
+    match report.wait_for(Option::is_some).await {
+        Ok(report) => report.clone().unwrap_or_default(),
+        Err(_) => StopReport::default(),
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     set(&conn, "foreign_keys", "1", "1")?;
     if let Place::File(path) = place {
         refuse_unknown_future(&conn)?;
-        set(&conn, "journal_mode", "wal", "wal").map_err(|fault| match fault {
+        write_ahead(&conn, settings.busy_timeout).map_err(|fault| match fault {
             StoreFault::Sql(error) => StoreFault::Sql(format!(
                 "{error}; the file system of {} may not support it",
                 path.display()
@@ -105,6 +105,21 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     set(&conn, "cache_size", "-16384", "-16384")?;
     migrate(&mut conn)?;
     Ok(conn)
+}
+
+/// Turns the write-ahead log on. Where somebody else writes to the file at that moment `SQLite`
+/// says busy at once, whatever its timeout, so it is asked again until the time is up.
+#[allow(clippy::disallowed_methods, reason = "a short wait on the store's own thread")]
+fn write_ahead(conn: &Connection, busy_timeout: u64) -> Result<()> {
+    const PAUSE: u64 = 10;
+    let mut left = busy_timeout / PAUSE;
+    loop {
+        match set(conn, "journal_mode", "wal", "wal") {
+            Err(StoreFault::Busy) if left > 0 => left -= 1,
+            done => return done,
+        }
+        std::thread::sleep(std::time::Duration::from_millis(PAUSE));
+    }
 }
 
 /// Sets a pragma and reads it back: `SQLite` ignores what it does not know.

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Sleep};
 use crate::error::Refusal;
-use crate::host::Store;
+use crate::host::{Host, Store};
 use crate::json::Json;
 use crate::rules::ladder::{Stage, beat, margin};
 use crate::store::claim::Claimed;
@@ -35,6 +36,7 @@ pub(crate) struct Run {
     pub(crate) claimed: Claimed,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
+    timers: tokio::runtime::Handle,
     /// One write at a time, so that a write whose answer was lost is asked for again before
     /// the next is made.
     pub(crate) writing: tokio::sync::Mutex<()>,
@@ -69,7 +71,7 @@ pub(crate) struct RunState {
 }
 
 impl Run {
-    pub(crate) fn new(number: u64, claimed: Claimed, store: Store, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(number: u64, claimed: Claimed, host: &Host) -> Self {
         let lease = claimed.facts.lease;
         let state = RunState {
             started: None,
@@ -86,8 +88,9 @@ impl Run {
         Self {
             number,
             claimed,
-            store,
-            clock,
+            store: host.store.clone(),
+            clock: host.clock.clone(),
+            timers: host.timers.clone(),
             writing: tokio::sync::Mutex::new(()),
             signal: watch::Sender::new(None),
             writes: AtomicU32::new(0),
@@ -99,6 +102,12 @@ impl Run {
             listening: AtomicU32::new(0),
             state: Mutex::new(state),
         }
+    }
+
+    /// A sleep on the runtime's clock, whatever timers the handler's own thread has.
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        let _timers = self.timers.enter();
+        self.clock.sleep(duration)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {

@@ -377,9 +377,7 @@ impl Session {
             for claimed in batch.claimed {
                 let number = inner.next_number;
                 inner.next_number += 1;
-                let host = &self.host;
-                let run =
-                    Arc::new(Run::new(number, claimed, host.store.clone(), host.clock.clone()));
+                let run = Arc::new(Run::new(number, claimed, &self.host));
                 inner.runs.insert(number, run.clone());
                 inner.busy.insert(number, run.clone());
                 runs.push(run);

@@ -11,6 +11,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
 
 mod conformance;
+mod example;
+mod import;
 mod leases;
 mod panics;
 mod running;

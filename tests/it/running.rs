@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status};
+use leasehold::{Client, Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status, rusqlite};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -77,4 +77,48 @@ async fn a_thousand_jobs_of_which_every_third_panics_all_end() {
     assert_eq!(runtime.health().restarts, 0);
     assert!(runtime.health().is_healthy());
     assert!(runtime.stop(Duration::from_secs(5)).await.drained);
+}
+
+async fn asleep(_: Noop, ctx: Ctx) -> JobResult {
+    ctx.sleep(Duration::from_millis(5)).await;
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn every_sort_of_handler_can_sleep_on_the_runtimes_clock() {
+    let blocking = |job: Noop, ctx: Ctx| ctx.block_on(asleep(job, ctx.clone()));
+    let here = tokio::runtime::Handle::current();
+    let runtimes = [
+        Runtime::in_memory().handle(asleep).start().await.unwrap(),
+        Runtime::in_memory().handle_blocking(blocking).start().await.unwrap(),
+        Runtime::in_memory().handlers_on(here).handle(asleep).start().await.unwrap(),
+    ];
+    for runtime in runtimes {
+        let job = runtime.enqueue(Noop { n: 1 }).await.unwrap();
+        let ended = runtime.wait(job.id, Duration::from_secs(10)).await.unwrap();
+        assert_eq!((ended.status, ended.last_error), (Status::Completed, None));
+        runtime.stop(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_holds_a_runtime_hears_that_it_has_stopped() {
+    let runtime = Runtime::in_memory().handle(asleep).start().await.unwrap();
+    let other = runtime.clone();
+    let (heard, stopped) = tokio::join!(runtime.stopped(), other.stop(Duration::from_secs(5)));
+    assert!(stopped.drained);
+    assert_eq!((&heard, &runtime.stopped().await), (&stopped, &stopped));
+}
+
+#[test]
+fn a_file_that_somebody_writes_just_then_is_waited_for_when_it_is_opened_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("CREATE TABLE mine (n); BEGIN IMMEDIATE").unwrap();
+    let opening = std::thread::spawn(move || Client::open_blocking(path));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!opening.is_finished(), "it waits");
+    other.execute_batch("COMMIT").unwrap();
+    opening.join().unwrap().unwrap();
 }

@@ -14,6 +14,7 @@ const GRACE: Duration = Duration::from_millis(200);
 const BOUND: Duration = Duration::from_secs(5);
 
 fn blocks(_: Act, ctx: Ctx<Signals>) -> JobResult {
+    ctx.state().enter();
     ctx.state().wait_for_gate();
     Ok(Outcome::Done)
 }
@@ -77,9 +78,7 @@ async fn a_blocking_handler_that_does_not_end_keeps_its_row_and_no_more() {
         .unwrap();
     let client = runtime.client();
     let id = runtime.enqueue(Act::Done).await.unwrap().id;
-    while record(&client, &id).await.status != Status::Running {
-        tokio::task::yield_now().await;
-    }
+    signals.entered(1).await;
     let report = tokio::time::timeout(GRACE + BOUND, runtime.stop(GRACE)).await.unwrap();
     assert_eq!(report.in_flight.len(), 1);
     assert_eq!(report.in_flight[0].job, id);
