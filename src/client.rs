@@ -22,6 +22,9 @@ use crate::store::operator::{Operator, Target};
 use crate::store::questions::{Attempts, CountAll, FindJob, WhyWaiting};
 use crate::store::reaper::{Known, ReapReport};
 
+/// How often an enqueue whose answer was lost is asked for.
+const ASK_AGAIN: u32 = 5;
+
 /// A handle on the jobs of a database: enqueues, looks, acts. Cheap to clone.
 ///
 /// ```
@@ -117,9 +120,12 @@ impl Client {
         let minted = |_: &NewJob| JobId::minted(self.host.entropy.uuid(now));
         let jobs: Vec<_> = jobs.into_iter().map(|job| (minted(&job), job)).collect();
         let message = || Enqueue(jobs.iter().map(|(id, job)| (job.clone(), id.clone())).collect());
-        match self.host.store.ask(message()).await {
-            Err(Error::Store(StoreFault::Unknown(_))) => self.host.store.ask(message()).await,
-            answer => answer,
+        let mut asked = 1;
+        loop {
+            match self.host.store.ask(message()).await {
+                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
+                answer => return answer,
+            }
         }
     }
 
@@ -173,6 +179,15 @@ impl Client {
             let _gone = sender.send(waiting.await);
         });
         receiver.await.unwrap_or(Err(StoreFault::Stopped.into()))
+    }
+
+    /// [`Client::wait`] for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::wait`].
+    pub fn wait_blocking(&self, id: impl Into<JobId>, deadline: Duration) -> Result<JobRecord> {
+        crate::block_on(self.wait(id, deadline))
     }
 
     /// Cancels a waiting job, or asks a running one to stop; answers `cancelled` or

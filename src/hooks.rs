@@ -22,6 +22,12 @@ pub struct Tx<'c> {
     conn: &'c Connection,
 }
 
+/// The application's statements are kept prepared apart from ours: a text like one of ours
+/// must not be run as ours was allowed to.
+fn own(sql: &str) -> String {
+    format!("/**/{sql}")
+}
+
 impl<'c> Tx<'c> {
     pub(crate) const fn new(conn: &'c Connection) -> Self {
         Self { conn }
@@ -33,7 +39,7 @@ impl<'c> Tx<'c> {
     ///
     /// Any SQLite error, a refusal of the restriction among them.
     pub fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
-        self.conn.prepare_cached(sql)?.execute(params)
+        self.conn.prepare_cached(&own(sql))?.execute(params)
     }
 
     /// Runs a query for its first row.
@@ -47,7 +53,7 @@ impl<'c> Tx<'c> {
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.conn.prepare_cached(sql)?.query_row(params, read)
+        self.conn.prepare_cached(&own(sql))?.query_row(params, read)
     }
 
     /// Prepares a statement, or finds it prepared.
@@ -56,7 +62,7 @@ impl<'c> Tx<'c> {
     ///
     /// Any SQLite error.
     pub fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
-        self.conn.prepare_cached(sql)
+        self.conn.prepare_cached(&own(sql))
     }
 
     /// The rowid of the last insert.

@@ -53,7 +53,7 @@ pub use store::operator::{Operator, Target};
 pub use store::reaper::ReapReport;
 pub use store::{Durability, migrations};
 pub use work::run::StopReason;
-pub use work::session::Stats;
+pub use work::stats::Stats;
 pub use work::stop::{InFlight, StopReport};
 
 /// Runs a future to its end on this thread.

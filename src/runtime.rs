@@ -21,7 +21,8 @@ use crate::owner::{self, OwnerLock};
 use crate::record::JobRecord;
 use crate::store::messages::Register;
 use crate::work::pool::Pool;
-use crate::work::session::{Session, Standing, Stats};
+use crate::work::session::{Session, Standing};
+use crate::work::stats::Stats;
 use crate::work::stop::{StopReport, stop};
 
 /// How long a runtime whose last handle is dropped gives its handlers.

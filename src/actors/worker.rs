@@ -17,7 +17,8 @@ use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Supe
 use crate::faults::Point;
 use crate::store::FileWatch;
 use crate::store::questions::LookForWork;
-use crate::work::session::{Session, add};
+use crate::work::session::Session;
+use crate::work::stats::add;
 
 /// How often a free slot looks whether another process has changed the file.
 const LOOK: i64 = 10;

@@ -16,7 +16,7 @@ use crate::faults::{Faults, Point};
 use crate::rules::text;
 
 use super::cache::Cache;
-use super::claim::{Batch, Want};
+use super::claim::{Batch, Claimed, Want};
 use super::open::{Place, VERSION, versions, writer};
 use super::txn::{AppFence, Effects, FenceView, Txn};
 use super::{StoreSettings, statements as sql};
@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     fence: AppFence,
     conn: Option<Connection>,
     cache: Cache,
+    /// Leases of commits whose answer was lost: to be looked up, as nobody else knows of them.
+    unsure: Vec<Claimed>,
 }
 
 /// Why a batch did not land.
@@ -59,8 +61,8 @@ enum Trouble {
     Begin(StoreFault),
     /// It was rolled back; one of its messages is to blame.
     Message(StoreFault),
-    /// It may have landed.
-    Unknown(StoreFault),
+    /// It may have landed, and with it these leases.
+    Unknown(StoreFault, Vec<Claimed>),
 }
 
 /// What a batch came to, besides its answers.
@@ -83,7 +85,9 @@ impl Engine {
         let fence = AppFence::new(clock.clone(), settings.code_limit);
         let conn = None;
         let cache = Cache::default();
-        let mut engine = Self { place, settings, clock, entropy, faults, fence, conn, cache };
+        let unsure = Vec::new();
+        let mut engine =
+            Self { place, settings, clock, entropy, faults, fence, conn, cache, unsure };
         engine.connect()?;
         Ok(engine)
     }
@@ -96,8 +100,8 @@ impl Engine {
 
     /// Lets go of the connection; the next batch opens another.
     pub(crate) fn reconnect(&mut self) {
-        self.conn = None;
-        self.cache.forget();
+        self.roll_back();
+        self.mistrust();
     }
 
     /// A look at application code in the transaction, from other threads.
@@ -121,6 +125,7 @@ impl Engine {
         mut batch: Vec<Box<dyn Pending>>,
         claimer: Option<&dyn Claimer>,
     ) -> Outcome {
+        self.look_up_leases(claimer);
         match self.transact(&mut batch, claimer) {
             Ok((effects, batch_of_leases)) => {
                 // Work is handed out before anybody is answered.
@@ -141,12 +146,50 @@ impl Engine {
                 }
                 self.run(batch, None)
             }
-            Err(Trouble::Message(fault) | Trouble::Begin(fault) | Trouble::Unknown(fault)) => {
-                for message in batch {
-                    message.answer(Err(fault.clone()));
-                }
-                Outcome { effects: Effects::default(), fault: Some(fault) }
+            Err(Trouble::Unknown(fault, leases)) => {
+                self.unsure.extend(leases);
+                self.look_up_leases(claimer);
+                failed(batch, fault)
             }
+            Err(Trouble::Message(fault) | Trouble::Begin(fault)) => failed(batch, fault),
+        }
+    }
+
+    /// Hands out leases whose commit has landed after all. What cannot be looked up now is
+    /// looked up before the next batch.
+    fn look_up_leases(&mut self, claimer: Option<&dyn Claimer>) {
+        let Some(claimer) = claimer.filter(|_| !self.unsure.is_empty()) else { return };
+        let unsure = std::mem::take(&mut self.unsure);
+        match self.connect().and_then(|()| self.holding(&unsure)) {
+            Ok(held) => {
+                let landed = unsure.into_iter().filter(|one| held.contains(&one.key)).collect();
+                claimer.deliver(Batch { claimed: landed, more: true, next_due: None });
+            }
+            Err(fault) => {
+                log::warn!(error:% = fault; "leases could not be looked up yet");
+                self.unsure = unsure;
+            }
+        }
+    }
+
+    /// Which of these leases are in the database.
+    fn holding(&self, leases: &[Claimed]) -> Result<Vec<i64>, StoreFault> {
+        let Some(conn) = self.conn.as_ref() else { return Err(StoreFault::Stopped) };
+        let mut statement = conn.prepare_cached(sql::HOLDS)?;
+        let mut held = Vec::new();
+        for lease in leases {
+            if statement.exists((lease.key, lease.holder.token))? {
+                held.push(lease.key);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Lets go of a connection that cannot be trusted any more; in memory there is only one.
+    fn mistrust(&mut self) {
+        self.cache.forget();
+        if self.place != Place::Memory {
+            self.conn = None;
         }
     }
 
@@ -176,16 +219,17 @@ impl Engine {
         match ran {
             Ok(done) => match commit(conn) {
                 Ok(()) if self.faults.hit(Point::Commit) => {
-                    self.conn = None;
-                    Err(Trouble::Unknown(StoreFault::Unknown("the answer was lost".into())))
+                    self.mistrust();
+                    let fault = StoreFault::Unknown("the answer was lost".into());
+                    Err(Trouble::Unknown(fault, leases_of(done.1)))
                 }
                 Ok(()) => Ok(done),
-                Err(error) => Err(self.failed_commit(error)),
+                Err(error) => Err(self.failed_commit(error, leases_of(done.1))),
             },
             Err(fault) => {
                 self.roll_back();
                 if matches!(fault, StoreFault::Io(_) | StoreFault::Corrupt(_)) {
-                    self.conn = None;
+                    self.mistrust();
                 }
                 Err(Trouble::Message(fault))
             }
@@ -201,7 +245,7 @@ impl Engine {
             .map_err(StoreFault::from);
         if let Err(fault) = begun {
             if !matches!(fault, StoreFault::Busy | StoreFault::Full) {
-                self.conn = None;
+                self.mistrust();
             }
             return Err(fault);
         }
@@ -252,7 +296,7 @@ impl Engine {
         Ok((txn.effects, Some(leases)))
     }
 
-    fn failed_commit(&mut self, error: rusqlite::Error) -> Trouble {
+    fn failed_commit(&mut self, error: rusqlite::Error, leases: Vec<Claimed>) -> Trouble {
         let constraint = error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation);
         let text = error.to_string();
         let fault = StoreFault::from(error);
@@ -263,8 +307,8 @@ impl Engine {
             StoreFault::Busy => Trouble::Message(StoreFault::Busy),
             _ => {
                 // After a failed sync the same connection must not be trusted again.
-                self.conn = None;
-                Trouble::Unknown(StoreFault::Unknown(text))
+                self.mistrust();
+                Trouble::Unknown(StoreFault::Unknown(text), leases)
             }
         }
     }
@@ -275,7 +319,7 @@ impl Engine {
         let done = conn.prepare_cached(sql::ROLLBACK).and_then(|mut back| back.execute([]));
         if let Err(error) = done {
             log::error!(error:% = error; "a rollback failed; the connection is replaced");
-            self.conn = None;
+            self.mistrust();
         }
     }
 
@@ -288,6 +332,17 @@ impl Engine {
             }
         }
     }
+}
+
+fn failed(batch: Vec<Box<dyn Pending>>, fault: StoreFault) -> Outcome {
+    for message in batch {
+        message.answer(Err(fault.clone()));
+    }
+    Outcome { effects: Effects::default(), fault: Some(fault) }
+}
+
+fn leases_of(batch: Option<Batch>) -> Vec<Claimed> {
+    batch.map(|batch| batch.claimed).unwrap_or_default()
 }
 
 fn commit(conn: &Connection) -> rusqlite::Result<()> {

@@ -46,6 +46,7 @@ statements! {
     NAME_ADD = "INSERT INTO leasehold_names (name) VALUES (?1)";
 
     LOAD = concat!("SELECT ", hot!(), " FROM leasehold_job WHERE key = ?1");
+    HOLDS = "SELECT 1 FROM leasehold_job WHERE key = ?1 AND status = 1 AND token = ?2";
     FIND = "SELECT key FROM leasehold_job WHERE id = ?1";
     DETAIL = "SELECT verdict, error_class, error_code, last_error, cancel_requested_at, \
         cancel_requested_by, parked_at, hooked_at, hook_failures, hook_tried_at, redrives, \

@@ -3,5 +3,6 @@
 pub(crate) mod pool;
 pub(crate) mod run;
 pub(crate) mod session;
+pub(crate) mod stats;
 pub(crate) mod stop;
 mod watch;

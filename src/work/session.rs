@@ -4,7 +4,7 @@
 //! meet here. Nothing in it waits: each call takes the lock, changes what it must, and sends.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -21,58 +21,11 @@ use crate::store::messages::SettleOne;
 
 use super::pool::Pool;
 use super::run::{Run, StopReason};
+use super::stats::{Counters, Stats, add};
 
 /// The first pause before a settle is sent again, doubling up to [`RETRY_CAP`], in ms.
 const RETRY_BASE: i64 = 100;
 const RETRY_CAP: i64 = 5_000;
-
-/// What a runtime has done since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Jobs claimed.
-    pub claims: u64,
-    /// Attempts that completed their job.
-    pub completions: u64,
-    /// Attempts that failed.
-    pub failures: u64,
-    /// Settles and renewals that were refused: the job was somebody else's.
-    pub lost: u64,
-    /// Attempts that ended as cancelled.
-    pub cancelled: u64,
-    /// Attempts that handed back.
-    pub yields: u64,
-    /// Looks for work by the clock.
-    pub polls: u64,
-    /// Looks for work because somebody said so.
-    pub wakes: u64,
-    /// Leases renewed.
-    pub renewals: u64,
-    /// Handlers that run, or wait for a thread.
-    pub in_flight: u64,
-}
-
-/// Counters behind [`Stats`].
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) claims: AtomicU64,
-    completions: AtomicU64,
-    failures: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    cancelled: AtomicU64,
-    pub(crate) yields: AtomicU64,
-    pub(crate) polls: AtomicU64,
-    pub(crate) wakes: AtomicU64,
-    pub(crate) renewals: AtomicU64,
-    /// Attempts settled since the stop began.
-    pub(crate) settled: AtomicU64,
-    /// Attempts handed back since the stop began.
-    pub(crate) handed_back: AtomicU64,
-}
-
-pub(crate) fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
 
 /// Which jobs a runtime takes, and how many at a time.
 #[derive(Clone, Debug, Default)]
@@ -229,20 +182,7 @@ impl Session {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
-        Stats {
-            claims: get(&counters.claims),
-            completions: get(&counters.completions),
-            failures: get(&counters.failures),
-            lost: get(&counters.lost),
-            cancelled: get(&counters.cancelled),
-            yields: get(&counters.yields),
-            polls: get(&counters.polls),
-            wakes: get(&counters.wakes),
-            renewals: get(&counters.renewals),
-            in_flight: self.inner().runs.len() as u64,
-        }
+        self.counters.read(self.inner().runs.len() as u64)
     }
 
     /// Fires the signal of a job that runs here.

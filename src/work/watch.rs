@@ -10,7 +10,8 @@ use crate::rules::settle::{Failure, Settle};
 use crate::store::messages::{Renewals, Renewed};
 
 use super::run::{Run, StopReason};
-use super::session::{Session, add};
+use super::session::Session;
+use super::stats::add;
 
 /// How soon a renewal is tried again after trouble of the store, in milliseconds.
 const AGAIN: i64 = 1_000;

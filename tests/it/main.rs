@@ -12,6 +12,8 @@
 
 mod conformance;
 mod example;
+mod fenced;
+mod hosts;
 mod import;
 mod leases;
 mod panics;
