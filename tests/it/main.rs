@@ -1,7 +1,6 @@
 //! One test binary: `SQLite` is linked once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails should say where")]
-#![allow(clippy::print_stdout, reason = "what a test prints is read when it fails")]
 #![allow(unreachable_pub, missing_debug_implementations, reason = "nothing here is public")]
 #![allow(clippy::needless_pass_by_value, reason = "handlers own their arguments")]
 #![allow(clippy::unnecessary_wraps, clippy::unused_async, reason = "handlers have one shape")]
@@ -20,3 +19,4 @@ mod panics;
 mod running;
 mod stopping;
 mod support;
+mod tidy;
