@@ -71,8 +71,9 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Expired`] once it has ended, and the refusals of every write of a holder:
-    /// [`Refusal::NotFound`], [`Refusal::NotRunning`], [`Refusal::Superseded`].
+    /// [`crate::Refusal::Expired`] once it has ended, and the refusals of every write of a holder:
+    /// [`crate::Refusal::NotFound`], [`crate::Refusal::NotRunning`],
+    /// [`crate::Refusal::Superseded`].
     pub async fn renew(&self) -> Result<i64> {
         let renewals = Renewals(vec![(self.write(), false)]);
         match self.client.host.store.ask(renewals).await?.pop() {
@@ -85,8 +86,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The refusals of every write of a holder; [`Refusal::Invalid`] for a result over its
-    /// limits, [`Refusal::HookFailed`].
+    /// The refusals of every write of a holder; [`crate::Refusal::Invalid`] for a result over its
+    /// limits, [`crate::Refusal::HookFailed`].
     pub async fn complete(&self, result: Option<Json>) -> Result<Status> {
         self.settle(Settle::Complete(result)).await
     }
@@ -95,7 +96,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
+    /// The refusals of every write of a holder; [`crate::Refusal::HookFailed`].
     pub async fn fail(&self, failure: Failed) -> Result<Status> {
         let retry_after = match failure.retry_after {
             Some(wait) => Some(validate::duration("retry_after", wait)?),
@@ -114,7 +115,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
+    /// The refusals of every write of a holder; [`crate::Refusal::HookFailed`].
     pub async fn hand_back(&self) -> Result<Status> {
         self.settle(Settle::Yield).await
     }
@@ -132,7 +133,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The refusals of every write of a holder; [`Refusal::Invalid`].
+    /// The refusals of every write of a holder; [`crate::Refusal::Invalid`].
     pub async fn snooze(&self, wait: Duration) -> Result<Status> {
         self.settle(Settle::Snooze(validate::duration("ms", wait)?)).await
     }
@@ -150,7 +151,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The refusals of every write of a holder; [`Refusal::HookFailed`].
+    /// The refusals of every write of a holder; [`crate::Refusal::HookFailed`].
     pub async fn cancelled(&self) -> Result<Status> {
         self.settle(Settle::Cancelled).await
     }
@@ -164,7 +165,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The refusals of every write of a holder; [`Refusal::Invalid`].
+    /// The refusals of every write of a holder; [`crate::Refusal::Invalid`].
     pub async fn checkpoint(&self, key: &str, value: Json) -> Result<()> {
         self.save(Save::Checkpoint { key: key.to_owned(), value }).await
     }

@@ -1,8 +1,8 @@
-//! A durable job runtime: actix actors run jobs inside your process, over your own `SQLite`
-//! file.
+#![doc = include_str!("../README.md")]
 //!
-//! Start at [`Runtime`], [`Job`] and [`Ctx`]; [`testing::Lab`] runs the same with a frozen
-//! clock.
+//! # Where to start
+//!
+//! [`Runtime`], [`Job`] and [`Ctx`]; [`testing::Lab`] runs the same with a frozen clock.
 
 mod actors;
 mod builder;

@@ -1,6 +1,7 @@
 //! Jobs through the whole runtime, on the real clock and a real file.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -112,13 +113,22 @@ async fn whoever_holds_a_runtime_hears_that_it_has_stopped() {
 
 #[test]
 fn a_file_that_somebody_writes_just_then_is_waited_for_when_it_is_opened_first() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("jobs.db");
-    let other = rusqlite::Connection::open(&path).unwrap();
-    other.execute_batch("CREATE TABLE mine (n); BEGIN IMMEDIATE").unwrap();
-    let opening = std::thread::spawn(move || Client::open_blocking(path));
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(!opening.is_finished(), "it waits");
-    other.execute_batch("COMMIT").unwrap();
-    opening.join().unwrap().unwrap();
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.db");
+        let writer = rusqlite::Connection::open(&path).unwrap();
+        writer.execute_batch("CREATE TABLE mine (n)").unwrap();
+        writer.busy_timeout(Duration::from_secs(60)).unwrap();
+        let opened = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !opened.load(Ordering::SeqCst) {
+                    writer.execute("INSERT INTO mine VALUES (1)", []).unwrap();
+                }
+            });
+            let client = Client::open_blocking(&path);
+            opened.store(true, Ordering::SeqCst);
+            client.unwrap();
+        });
+    }
 }

@@ -40,7 +40,10 @@ const NEVER: &[(&str, &[&str])] = &[
 ];
 
 /// Tests that wait in real time, and why they must.
-const SLEEPS: &[(&str, &str)] = &[];
+const SLEEPS: &[(&str, &str)] = &[
+    ("tests/it/example.rs", "looks now and then at what another process is doing"),
+    ("tests/it/import.rs", "kills another process at a random moment"),
+];
 
 /// The lines with which every actor's file opens.
 const CARD: &[&str] = &["Owns", "Receives", "Sends", "Never", "Stops", "Panics"];
