@@ -119,9 +119,9 @@ fn a_file_that_somebody_writes_just_then_is_waited_for_when_it_is_opened_first()
         let writer = rusqlite::Connection::open(&path).unwrap();
         writer.execute_batch("CREATE TABLE mine (n)").unwrap();
         writer.busy_timeout(Duration::from_secs(60)).unwrap();
-        let opened = AtomicBool::new(false);
+        let opened = &AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 while !opened.load(Ordering::SeqCst) {
                     writer.execute("INSERT INTO mine VALUES (1)", []).unwrap();
                 }
