@@ -168,12 +168,17 @@ fn child_under_actix_web() {
         let asked = runtime.enqueue(Act::UntilAsked.into_new().id("asked")).await.unwrap();
         runtime.enqueue(Act::Sleep(600).into_new().id("sleeps")).await.unwrap();
         signals.entered(2).await;
-        let server = actix_web::HttpServer::new(actix_web::App::new)
-            .workers(1)
-            .bind("127.0.0.1:0")
-            .unwrap()
-            .run();
-        println!("\nserving {}", asked.id);
+        let server = actix_web::HttpServer::new(actix_web::App::new).workers(1);
+        let server = server.bind("127.0.0.1:0").unwrap();
+        let address = server.addrs()[0];
+        actix_web::rt::spawn(async move {
+            // Once it has answered, it hears signals too.
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+            println!("\nserving {}", asked.id);
+        });
+        let server = server.run();
         // On SIGTERM actix-web ends this, and stops the System that it ran on.
         server.await.unwrap();
         let report = runtime.stop(GRACE).await;
@@ -192,7 +197,8 @@ fn a_sigterm_during_jobs_stops_the_host_and_each_job_ends_or_is_handed_back() {
         .status()
         .unwrap();
     assert!(killed.success());
-    assert!(said.any(|line| line.unwrap() == "drained true"), "the stop had its time");
+    let rest: Vec<_> = said.map(Result::unwrap).collect();
+    assert!(rest.iter().any(|line| line == "drained true"), "the stop had its time: {rest:?}");
     assert!(child.wait().unwrap().success());
 
     let rows = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
