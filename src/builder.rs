@@ -20,7 +20,7 @@ use crate::host::HostConfig;
 use crate::job::Job;
 use crate::kind::Settings;
 use crate::runtime::Runtime;
-use crate::store::{Durability, Place};
+use crate::store::{Checkpoints, Durability, Migrate, Place};
 use crate::work::session::Capacity;
 
 /// What a runtime is made of.
@@ -280,6 +280,24 @@ impl<S: Clone + 'static, M> Builder<S, M> {
     /// No lock file beside the database: a dead process is then known by its leases alone.
     pub fn no_owner_files(mut self) -> Self {
         self.parts.owner_files = false;
+        self
+    }
+
+    /// What becomes of a schema that is older than this code; [`Migrate::Auto`] unless set.
+    pub fn migrate(mut self, migrate: Migrate) -> Self {
+        self.parts.host.store.migrate = migrate;
+        self
+    }
+
+    /// Who writes the log back into the database file; [`Checkpoints::Auto`] unless set.
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.parts.host.store.checkpoints = checkpoints;
+        self
+    }
+
+    /// No ballast file beside the database: on a full disk running jobs cannot settle then.
+    pub fn no_ballast(mut self) -> Self {
+        self.parts.host.store.ballast = false;
         self
     }
 

@@ -177,6 +177,13 @@ pub enum StoreFault {
         /// The oldest version that may write.
         oldest_compatible: i64,
     },
+    /// The schema is older than this leasehold needs, and is not to be migrated by it.
+    TooOld {
+        /// The version that was found; 0 where there is none.
+        version: i64,
+        /// The version that is needed.
+        needed: i64,
+    },
     /// The commit's answer was lost: it may have landed or not.
     Unknown(String),
     /// Application code in the transaction panicked; its message was rolled back.
@@ -208,6 +215,10 @@ impl Display for StoreFault {
             Self::TooNew { oldest_compatible } => write!(
                 f,
                 "the database needs a leasehold that knows schema {oldest_compatible}; upgrade"
+            ),
+            Self::TooOld { version, needed } => write!(
+                f,
+                "the schema is at version {version}, and {needed} is needed; run the migrations"
             ),
             Self::Unknown(error) => write!(f, "the commit may or may not have landed: {error}"),
             Self::Panicked(text) => write!(f, "code in the transaction panicked: {text}"),

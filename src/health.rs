@@ -10,6 +10,7 @@ use crate::error::StoreFault;
 pub(crate) struct Health {
     pub(crate) clock: Arc<dyn Clock>,
     restarts: AtomicU64,
+    log_bytes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -32,6 +33,8 @@ pub struct HealthReport {
     pub last_restart: Option<String>,
     /// Handlers that block their thread past all limits.
     pub zombies: u64,
+    /// The size of the write-ahead log when it was last looked at.
+    pub log_bytes: u64,
 }
 
 impl HealthReport {
@@ -44,7 +47,8 @@ impl HealthReport {
 
 impl Health {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, restarts: AtomicU64::new(0), state: Mutex::default() }
+        let (restarts, log_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { clock, restarts, log_bytes, state: Mutex::default() }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -62,6 +66,11 @@ impl Health {
     pub(crate) fn gave_up(&self, name: &str, error: &str) {
         log::error!(actor:% = name, error:% = error; "a loop is given up: it failed too often");
         self.state().given_up.push(format!("{name} failed too often: {error}"));
+    }
+
+    /// The size of the write-ahead log.
+    pub(crate) fn log_bytes(&self, bytes: u64) {
+        self.log_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// What the last batch of the store met; one line a change of state is logged.
@@ -86,6 +95,7 @@ impl Health {
             restarts: self.restarts.load(Ordering::Relaxed),
             last_restart: state.last_restart.clone(),
             zombies: 0,
+            log_bytes: self.log_bytes.load(Ordering::Relaxed),
         }
     }
 }

@@ -10,7 +10,7 @@ use actix::Addr;
 use actix_rt::{Arbiter, ArbiterHandle, System};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::actors::store::{Attach, Finish, Nudge, StoreActor, Submit};
+use crate::actors::store::{Attach, Checkpoint, Finish, Nudge, StoreActor, Submit};
 use crate::actors::supervise;
 use crate::clock::{Clock, SystemClock};
 use crate::entropy::{Entropy, SystemEntropy};
@@ -330,6 +330,13 @@ impl Store {
             let _gone = reply.send(outcome);
         }));
         answer.await.unwrap_or(Err(StoreFault::Stopped.into()))
+    }
+
+    /// Has the store see to its log.
+    pub(crate) async fn see_to_log(&self, last: bool) {
+        let (done, seen) = oneshot::channel();
+        self.addr.do_send(Checkpoint { last, done });
+        let _seen = seen.await;
     }
 
     /// There may be work.

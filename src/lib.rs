@@ -51,7 +51,7 @@ pub use runtime::Runtime;
 pub use rusqlite;
 pub use store::operator::{Operator, Target};
 pub use store::reaper::ReapReport;
-pub use store::{Durability, migrations};
+pub use store::{Checkpoints, Durability, Migrate, migrations};
 pub use work::run::StopReason;
 pub use work::stats::Stats;
 pub use work::stop::{InFlight, StopReport};

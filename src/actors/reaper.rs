@@ -2,7 +2,7 @@
 //!
 //! Owns      what it has seen of leases that look lost, the locks of dead owners it decides on
 //! Receives  Ping
-//! Sends     Reap to the store
+//! Sends     Reap and Checkpoint to the store
 //! Never     decides about a row (the store does), trusts the wall clock about a holder whose
 //!           lock says that it is alive
 //! Stops     with the control thread, or when the session stops
@@ -86,6 +86,7 @@ async fn reap(session: Arc<Session>) {
                 Ok(pass) => {
                     next_pass = clock.monotonic() + pause(&pass, clock.now());
                     forget_decided(probe, &pass);
+                    session.host.store.see_to_log(false).await;
                     confirmed = memory.update(pass.doubtful, clock.monotonic());
                 }
                 Err(error) => {

@@ -1,7 +1,7 @@
 //! `StoreActor`: the only writer.
 //!
 //! Owns      the engine with its connection, the messages that wait
-//! Receives  Submit, Nudge, Attach, Flush, Finish
+//! Receives  Submit, Nudge, Attach, Flush, Checkpoint, Finish
 //! Sends     replies; leases to whoever claims; what has ended to the host
 //! Never     runs a handler, answers before the commit, waits to fill a batch
 //! Stops     after Finish: answers what waits, refuses what comes, writes the log back
@@ -47,6 +47,14 @@ pub(crate) struct Attach(pub(crate) Option<Arc<dyn Claimer>>);
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Flush;
+
+/// See to the log; with `last`, at a stop, cut it off. Answered when that is done.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Checkpoint {
+    pub(crate) last: bool,
+    pub(crate) done: oneshot::Sender<()>,
+}
 
 /// The last message; answered when the file is as it stays.
 #[derive(Message)]
@@ -189,6 +197,16 @@ impl Handler<Flush> for StoreActor {
     }
 }
 
+impl Handler<Checkpoint> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, see: Checkpoint, _: &mut Context<Self>) {
+        self.health.log_bytes(self.engine.see_to_log(see.last));
+        // Whoever asked may have stopped waiting.
+        let _gone = see.done.send(());
+    }
+}
+
 impl Handler<Finish> for StoreActor {
     type Result = ();
 
@@ -198,7 +216,7 @@ impl Handler<Finish> for StoreActor {
             self.flush();
         }
         self.finished = true;
-        self.engine.checkpoint();
+        self.engine.see_to_log(true);
         // Whoever asked may have stopped waiting; the file is as it stays all the same.
         let _gone = finish.0.send(());
     }

@@ -17,9 +17,10 @@ use crate::rules::text;
 
 use super::cache::Cache;
 use super::claim::{Batch, Claimed, Want};
+use super::disk::{self, Ballast};
 use super::open::{Place, VERSION, versions, writer};
 use super::txn::{AppFence, Effects, FenceView, Txn};
-use super::{StoreSettings, statements as sql};
+use super::{Checkpoints, StoreSettings, statements as sql};
 
 /// A message that waits for its transaction. It may be run more than once; only the last run
 /// counts.
@@ -53,6 +54,7 @@ pub(crate) struct Engine {
     cache: Cache,
     /// Leases of commits whose answer was lost: to be looked up, as nobody else knows of them.
     unsure: Vec<Claimed>,
+    ballast: Option<Ballast>,
 }
 
 /// Why a batch did not land.
@@ -85,9 +87,13 @@ impl Engine {
         let fence = AppFence::new(clock.clone(), settings.code_limit);
         let conn = None;
         let cache = Cache::default();
+        let ballast = match &place {
+            Place::File(path) if settings.ballast => Some(Ballast::beside(path)),
+            _ => None,
+        };
         let unsure = Vec::new();
         let mut engine =
-            Self { place, settings, clock, entropy, faults, fence, conn, cache, unsure };
+            Self { place, settings, clock, entropy, faults, fence, conn, cache, unsure, ballast };
         engine.connect()?;
         Ok(engine)
     }
@@ -135,9 +141,20 @@ impl Engine {
                 for message in batch {
                     message.answer(Ok(()));
                 }
+                if let Some(ballast) = &mut self.ballast {
+                    ballast.keep(self.clock.monotonic());
+                }
                 Outcome { effects, fault: None }
             }
-            Err(Trouble::Message(_)) if batch.len() > 1 => self.one_by_one(batch),
+            // With the ballast gone there is room for what waits, once.
+            Err(Trouble::Message(StoreFault::Full) | Trouble::Begin(StoreFault::Full))
+                if self.give_up_ballast() =>
+            {
+                self.run(batch, claimer)
+            }
+            Err(Trouble::Message(fault)) if batch.len() > 1 && !fault.is_passing() => {
+                self.one_by_one(batch)
+            }
             Err(Trouble::Message(fault)) if claimer.is_some() && !is_passing(&fault) => {
                 // The claim may be to blame: the message runs again without one.
                 log::error!(error:% = fault; "a batch was rolled back");
@@ -301,10 +318,11 @@ impl Engine {
         let text = error.to_string();
         let fault = StoreFault::from(error);
         self.roll_back();
-        match fault {
+        match &fault {
             // A constraint is looked at before anything is written; a busy commit wrote nothing.
-            fault if constraint => Trouble::Message(fault),
-            StoreFault::Busy => Trouble::Message(StoreFault::Busy),
+            _ if constraint => Trouble::Message(fault),
+            // Nor did one for which there was no room: its last page is not whole.
+            StoreFault::Busy | StoreFault::Full => Trouble::Message(fault),
             _ => {
                 // After a failed sync the same connection must not be trusted again.
                 self.mistrust();
@@ -323,14 +341,31 @@ impl Engine {
         }
     }
 
-    /// Writes the log back into the file and cuts it off, at a stop.
-    pub(crate) fn checkpoint(&mut self) {
-        if let Some(conn) = self.conn.as_ref() {
-            let done = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-            if let Err(error) = done {
-                log::info!(error:% = error; "the log was not written back at the stop");
-            }
+    fn give_up_ballast(&mut self) -> bool {
+        let now = self.clock.monotonic();
+        self.ballast.as_mut().is_some_and(|ballast| ballast.give_up(now))
+    }
+
+    /// Sees to the log: writes it back where it has grown large, answers its size in bytes.
+    /// With `last`, at a stop, it is cut off too.
+    pub(crate) fn see_to_log(&mut self, last: bool) -> u64 {
+        let Place::File(path) = self.place.clone() else { return 0 };
+        let size = disk::log_size(&path);
+        let Some(conn) = self.conn.as_ref() else { return size };
+        if self.settings.checkpoints == Checkpoints::Never || !(last || disk::is_large(size)) {
+            return size;
         }
+        let seen = if last { disk::cut_off(conn).map(|()| true) } else { disk::write_back(conn) };
+        match seen {
+            Ok(true) => {}
+            Ok(false) => log::debug!("a reader keeps the log from being written back"),
+            Err(fault) => log::info!(error:% = fault; "the log was not written back"),
+        }
+        if last {
+            // The next batch, if there is one, starts with a connection as it should be.
+            self.mistrust();
+        }
+        disk::log_size(&path)
     }
 }
 

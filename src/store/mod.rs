@@ -6,6 +6,7 @@
 
 mod cache;
 pub(crate) mod claim;
+mod disk;
 mod engine;
 mod enqueue;
 pub(crate) mod holder;
@@ -38,6 +39,24 @@ pub enum Durability {
     Normal,
 }
 
+/// What becomes of a schema that is older than this code, or missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migrate {
+    /// It is brought up to date in one transaction when the database is opened.
+    Auto,
+    /// The open is refused: the application runs [`migrations`] itself.
+    Require,
+}
+
+/// Who writes the log back into the database file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checkpoints {
+    /// This runtime, as the log grows and at a stop.
+    Auto,
+    /// Somebody else, such as a program that replicates the log.
+    Never,
+}
+
 /// What a store is told when it is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreSettings {
@@ -49,6 +68,10 @@ pub(crate) struct StoreSettings {
     pub(crate) code_limit: i64,
     /// How long to wait for somebody else's lock, in milliseconds.
     pub(crate) busy_timeout: u64,
+    pub(crate) migrate: Migrate,
+    pub(crate) checkpoints: Checkpoints,
+    /// A ballast file is kept beside the database.
+    pub(crate) ballast: bool,
     pub(crate) hooks: txn::HookTable,
 }
 
@@ -63,6 +86,9 @@ impl Default for StoreSettings {
             retention: Retention { completed: week, cancelled: week, failed: Some(30 * DAY) },
             code_limit: 5_000,
             busy_timeout: 5_000,
+            migrate: Migrate::Auto,
+            checkpoints: Checkpoints::Auto,
+            ballast: true,
             hooks: txn::HookTable::new(),
         }
     }

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::error::StoreFault;
 
-use super::{Durability, StoreSettings, statements as sql};
+use super::{Checkpoints, Durability, Migrate, StoreSettings, statements as sql};
 
 type Result<T> = std::result::Result<T, StoreFault>;
 
@@ -101,9 +101,10 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
         Durability::Normal => ("normal", "1"),
     };
     set(&conn, "synchronous", word, number)?;
-    set(&conn, "wal_autocheckpoint", "1000", "1000")?;
+    let pages = if settings.checkpoints == Checkpoints::Auto { "1000" } else { "0" };
+    set(&conn, "wal_autocheckpoint", pages, pages)?;
     set(&conn, "cache_size", "-16384", "-16384")?;
-    migrate(&mut conn)?;
+    migrate(&mut conn, settings.migrate)?;
     Ok(conn)
 }
 
@@ -170,11 +171,14 @@ fn refuse_unknown_future(conn: &Connection) -> Result<()> {
 /// Brings the schema up to date in one immediate transaction, which also proves that the
 /// file can be written. Processes that start together wait here, look again, and find nothing
 /// left to do.
-fn migrate(conn: &mut Connection) -> Result<()> {
+fn migrate(conn: &mut Connection, how: Migrate) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     refuse_unknown_future(&tx)?;
     let version = versions(&tx)?.map_or(0, |(version, _)| version);
     let done = usize::try_from(version).unwrap_or_default();
+    if how == Migrate::Require && done < MIGRATIONS.len() {
+        return Err(StoreFault::TooOld { version, needed: VERSION });
+    }
     for step in MIGRATIONS.iter().skip(done) {
         tx.execute_batch(step)?;
     }

@@ -39,6 +39,8 @@ statements! {
     RELEASE = "RELEASE leasehold_message";
     ROLLBACK_TO = "ROLLBACK TO leasehold_message";
     DATA_VERSION = "PRAGMA data_version";
+    CHECKPOINT_LOG = "PRAGMA wal_checkpoint(PASSIVE)";
+    TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)";
     SCHEMA = "SELECT version, oldest_compatible FROM leasehold_schema WHERE one = 1";
 
     NAME_OF = "SELECT name FROM leasehold_names WHERE id = ?1";

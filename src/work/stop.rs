@@ -65,6 +65,10 @@ pub(crate) async fn stop(session: &Arc<Session>, grace: Duration) -> StopReport 
     if !drained {
         cut_off(session).await;
     }
+    tokio::select! {
+        () = session.host.store.see_to_log(true) => {}
+        () = clock::moment(LAND) => {}
+    }
     let mut in_flight: Vec<_> = session.runs().iter().map(|run| InFlight::of(run)).collect();
     in_flight.extend(session.zombies().iter().map(|run| InFlight::of(run)));
     in_flight.sort_by(|a, b| a.job.cmp(&b.job));

@@ -10,6 +10,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
 
 mod conformance;
+mod disk;
 mod example;
 mod fenced;
 mod hosts;

@@ -162,8 +162,11 @@ async fn a_start_after_a_stop_goes_on_where_the_first_left_off() {
     assert_eq!(job.status, Status::Cancelled);
     assert_eq!(second.wait(&waiting, Duration::from_secs(30)).await.unwrap().attempts, 1);
     assert!(second.stop(GRACE).await.drained);
-    let files = std::fs::read_dir(dir.path().join("jobs.db-leasehold")).unwrap().count();
-    assert_eq!(files, 0, "an orderly stop leaves no lock file behind");
+    let files = std::fs::read_dir(dir.path().join("jobs.db-leasehold")).unwrap();
+    let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names, ["ballast"], "an orderly stop leaves no lock file behind");
+    let log = std::fs::metadata(dir.path().join("jobs.db-wal")).map_or(0, |file| file.len());
+    assert_eq!(log, 0, "and all is in the database file itself");
 }
 
 #[tokio::test]

@@ -1,0 +1,168 @@
+//! The disk: what is kept beside the database, and what happens when there is no room.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use leasehold::{
+    Checkpoints, Client, Ctx, Error, Job, JobResult, Migrate, Outcome, Runtime, Status, StoreFault,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Act, Signals, act};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A file system of one mebibyte, where this process may mount one.
+struct Tiny(tempfile::TempDir);
+
+impl Tiny {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=2m", "leasehold-test"])
+            .arg(dir.path())
+            .output()
+            .is_ok_and(|output| output.status.success());
+        mounted.then_some(Self(dir))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+/// Waits until it is told, then is done.
+#[derive(Serialize, Deserialize)]
+struct Waits;
+
+impl Job for Waits {
+    const KIND: &'static str = "waits";
+}
+
+async fn waits(_: Waits, ctx: Ctx<Signals>) -> JobResult {
+    ctx.state().enter();
+    ctx.state().entered(2).await;
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn on_a_full_disk_running_work_still_settles_and_all_goes_on_when_there_is_room() {
+    let Some(tiny) = Tiny::mount() else {
+        println!("no file system can be mounted here: not tested");
+        return;
+    };
+    let signals = Signals::default();
+    let runtime = Runtime::builder(tiny.path().join("jobs.db"))
+        .state(signals.clone())
+        .handle(waits)
+        .start()
+        .await
+        .unwrap();
+    let id = runtime.enqueue(Waits).await.unwrap().id;
+    signals.entered(1).await;
+    let ballast = tiny.path().join("jobs.db-leasehold/ballast");
+    while !ballast.exists() {
+        tokio::task::yield_now().await;
+    }
+    // Somebody else fills the disk to the last byte.
+    let filling = tiny.path().join("somebody-elses");
+    let mut file = std::fs::File::create(&filling).unwrap();
+    while std::io::Write::write(&mut file, &[1; 512]).is_ok_and(|written| written > 0) {}
+    signals.enter();
+    // The job settles in what the ballast leaves, although nothing else could be written.
+    let job = runtime.wait(&id, PATIENCE).await.unwrap();
+    assert_eq!((job.status, job.attempts), (Status::Completed, 1));
+    // In the end nothing can be enqueued, and it says why.
+    let mut jobs = 0;
+    let full = loop {
+        match runtime.enqueue(leasehold::NewJob::raw("later", None)).await {
+            Ok(_) if jobs < 100_000 => jobs += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(full, Err(Error::Store(StoreFault::Full))), "{full:?} after {jobs}");
+    assert!(!runtime.health().is_healthy());
+    drop(file);
+    std::fs::remove_file(&filling).unwrap();
+    let id = runtime.enqueue(Waits).await.unwrap().id;
+    assert_eq!(runtime.wait(id, PATIENCE).await.unwrap().status, Status::Completed);
+    assert!(runtime.health().is_healthy());
+    let counts = runtime.client().counts().await.unwrap();
+    assert_eq!((counts.ready, counts.completed), (jobs, 2), "what was acknowledged is there");
+}
+
+#[tokio::test]
+async fn nothing_is_kept_beside_the_database_where_that_is_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Runtime::builder(dir.path().join("jobs.db")).state(Signals::default());
+    let runtime = builder.handle(act).no_owner_files().no_ballast().start().await.unwrap();
+    let id = runtime.enqueue(Act::Done).await.unwrap().id;
+    runtime.wait(id, PATIENCE).await.unwrap();
+    assert!(!dir.path().join("jobs.db-leasehold").exists());
+}
+
+#[tokio::test]
+async fn a_log_that_somebody_else_writes_back_is_left_to_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
+    let runtime = builder.checkpoints(Checkpoints::Never).start().await.unwrap();
+    let id = runtime.enqueue(Act::Done).await.unwrap().id;
+    runtime.wait(id, PATIENCE).await.unwrap();
+    runtime.stop(Duration::from_secs(5)).await;
+    assert!(std::fs::metadata(dir.path().join("jobs.db-wal")).unwrap().len() > 0);
+}
+
+#[tokio::test]
+async fn a_schema_that_the_application_migrates_is_not_touched_until_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let start = || {
+        let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
+        builder.migrate(Migrate::Require).start()
+    };
+    let refused = start().await.unwrap_err();
+    assert!(refused.to_string().contains("run the migrations"), "{refused}");
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let tables: i64 =
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+    assert_eq!(tables, 0);
+    for step in leasehold::migrations() {
+        conn.execute_batch(step).unwrap();
+    }
+    let runtime = start().await.unwrap();
+    let id = runtime.enqueue(Act::Done).await.unwrap().id;
+    assert_eq!(runtime.wait(id, PATIENCE).await.unwrap().status, Status::Completed);
+}
+
+#[tokio::test]
+async fn anyone_can_read_the_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let client = Client::open(&path).await.unwrap();
+    let id = client.enqueue(Act::Done.into_new().tenant("t")).await.unwrap().id;
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let row = conn.query_row(
+        "SELECT id, kind, queue, status, payload, tenant, attempts, lease_until \
+         FROM leasehold_jobs",
+        [],
+        |row| {
+            let text = |n| row.get::<_, String>(n);
+            Ok((text(0)?, text(1)?, text(2)?, text(3)?, text(4)?, text(5)?, row.get(6)?))
+        },
+    );
+    let (shown, kind, queue, status, payload, tenant, attempts): (_, _, _, _, _, _, i64) =
+        row.unwrap();
+    assert_eq!(shown, id.to_string());
+    assert_eq!((&*kind, &*queue, &*status, &*tenant), ("act", "default", "pending", "t"));
+    assert_eq!((&*payload, attempts), (r#""Done""#, 0));
+    let columns = conn.prepare("SELECT * FROM leasehold_jobs").unwrap();
+    assert!(!columns.column_names().iter().any(|name| name.contains("token")));
+}
