@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::around::{self, Around, Call, Next};
 use crate::clock::Clock;
 use crate::context::Ctx;
 use crate::entropy::Entropy;
@@ -19,7 +20,7 @@ use crate::hooks::Hooks;
 use crate::host::HostConfig;
 use crate::job::Job;
 use crate::kind::Settings;
-use crate::runtime::Runtime;
+use crate::runtime::{Policy, Runtime};
 use crate::store::{Checkpoints, Durability, Migrate, Place};
 use crate::work::session::Capacity;
 
@@ -31,6 +32,8 @@ pub(crate) struct Parts {
     pub(crate) reasons: Vec<(String, String)>,
     pub(crate) starters: HashMap<Arc<str>, Starter>,
     pub(crate) capacity: Capacity,
+    pub(crate) around: Option<Around>,
+    pub(crate) policy: Policy,
     pub(crate) max_zombies: usize,
     pub(crate) threads: usize,
     pub(crate) owner_files: bool,
@@ -78,6 +81,8 @@ impl Builder {
                 reasons: Vec::new(),
                 starters: HashMap::new(),
                 capacity: Capacity { slots: cores(), ..Capacity::default() },
+                around: None,
+                policy: Policy::Stay,
                 max_zombies: 8,
                 threads: cores(),
                 owner_files: true,
@@ -165,6 +170,33 @@ impl<S: Clone + 'static, M> Builder<S, M> {
             self.wrong = Some(format!("kind {} has two handlers; keep one", J::KIND));
         }
         self.parts.kinds.push((J::KIND.to_owned(), J::settings()));
+        self
+    }
+
+    /// Runs code around every handler: the first that is given is the outermost.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let builder = leasehold::Runtime::builder(dir.path().join("jobs.db"))
+    ///     .around(|call, next| async move {
+    ///         let result = next.await;
+    ///         log::info!("attempt {} of {} has ended: {result:?}", call.attempt, call.id);
+    ///         result
+    ///     });
+    /// # drop(builder);
+    /// ```
+    pub fn around<F, Fut>(mut self, around: F) -> Self
+    where
+        F: Fn(Call, Next) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = JobResult> + Send + 'static,
+    {
+        self.parts.around = Some(around::add(self.parts.around.take(), around));
+        self
+    }
+
+    /// What to do once the runtime cannot mend itself any more; [`Policy::Stay`] unless set.
+    pub fn when_unhealthy(mut self, policy: Policy) -> Self {
+        self.parts.policy = policy;
         self
     }
 

@@ -181,9 +181,9 @@ impl Locals {
 type Local<T> = Pin<Box<dyn Future<Output = T>>>;
 type Sent<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-type LocalStart = dyn Fn(Arc<Run>, &Locals) -> Local<Settle> + Send + Sync;
-type BlockingStart = dyn Fn(Arc<Run>, &Locals) -> Settle + Send + Sync;
-type HostedStart = dyn Fn(Arc<Run>) -> Sent<Settle> + Send + Sync;
+type LocalStart = dyn Fn(Arc<Run>, &Locals) -> Local<JobResult> + Send + Sync;
+type BlockingStart = dyn Fn(Arc<Run>, &Locals) -> JobResult + Send + Sync;
+type HostedStart = dyn Fn(Arc<Run>) -> Sent<JobResult> + Send + Sync;
 
 /// How a kind's handler is started. Each catches the unwind of the call and of the future.
 #[derive(Clone)]
@@ -196,8 +196,8 @@ pub(crate) enum Starter {
     Hosted(tokio::runtime::Handle, Arc<HostedStart>),
 }
 
-fn panicked(panic: Box<dyn Any + Send>) -> Settle {
-    Settle::Fail(Failure::transient(text::of_panic(panic)))
+pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> JobResult {
+    Err(JobError(Failure::transient(text::of_panic(panic))))
 }
 
 fn decode<J: Job>(run: &Run) -> Result<J, JobError> {
@@ -225,7 +225,7 @@ where
                 let job = decode::<J>(&run)?;
                 handler(job, Ctx::new(run, state)).await
             });
-            work.catch_unwind().await.map_or_else(panicked, settle_of)
+            work.catch_unwind().await.unwrap_or_else(panicked)
         })
     }))
 }
@@ -242,7 +242,7 @@ where
             let job = decode::<J>(&run)?;
             handler(job, Ctx::new(run, locals.state(&source)))
         });
-        catch_unwind(work).map_or_else(panicked, settle_of)
+        catch_unwind(work).unwrap_or_else(panicked)
     }))
 }
 
@@ -269,7 +269,7 @@ where
                     let state = source();
                     handler(job, Ctx::new(run, state)).await
                 });
-                work.catch_unwind().await.map_or_else(panicked, settle_of)
+                work.catch_unwind().await.unwrap_or_else(panicked)
             })
         }),
     )

@@ -73,6 +73,11 @@ impl Health {
         self.log_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// A loop that is not restarted any more.
+    pub(crate) fn given_up(&self) -> Option<String> {
+        self.state().given_up.first().cloned()
+    }
+
     /// What the last batch of the store met; one line a change of state is logged.
     pub(crate) fn store(&self, fault: Option<&StoreFault>) {
         let mut state = self.state();

@@ -5,6 +5,7 @@
 //! [`Runtime`], [`Job`] and [`Ctx`]; [`testing::Lab`] runs the same with a frozen clock.
 
 mod actors;
+mod around;
 mod builder;
 mod client;
 mod clock;
@@ -31,6 +32,7 @@ pub mod testing;
 mod validate;
 mod work;
 
+pub use around::{Call, Next};
 pub use builder::{Builder, OnHost, OwnThreads};
 pub use client::Client;
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
@@ -47,7 +49,7 @@ pub use lease::{Failed, Lease};
 pub use new_job::{Enqueued, NewJob, Was};
 pub use record::{Attempt, Counts, JobRecord};
 pub use rules::operate::Redrive;
-pub use runtime::Runtime;
+pub use runtime::{Policy, Runtime};
 pub use rusqlite;
 pub use store::operator::{Operator, Target};
 pub use store::reaper::ReapReport;

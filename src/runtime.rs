@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use crate::actors::supervisor::{Crew, SupervisorActor};
 use crate::builder::{Builder, Parts};
 use crate::client::Client;
+use crate::clock;
 use crate::error::{Error, Result, StoreFault};
 use crate::health::HealthReport;
 use crate::host::Host;
@@ -21,12 +22,25 @@ use crate::owner::{self, OwnerLock};
 use crate::record::JobRecord;
 use crate::store::messages::Register;
 use crate::work::pool::Pool;
-use crate::work::session::{Session, Standing};
+use crate::work::session::Session;
+use crate::work::standing::Standing;
 use crate::work::stats::Stats;
 use crate::work::stop::{StopReport, stop};
 
 /// How long a runtime whose last handle is dropped gives its handlers.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// What to do once the runtime cannot mend itself any more: a loop of it has failed too often,
+/// too many handlers block their threads, or application code sits in the store's transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Stay up, unhealthy.
+    Stay,
+    /// Stop, with a grace of 5 s.
+    Stop,
+    /// Abort the process, for whoever supervises it to start it anew.
+    Abort,
+}
 
 /// A running runtime. Cheap to clone; dropping the last handle starts a stop without
 /// blocking.
@@ -132,22 +146,7 @@ impl Runtime {
     /// How it is doing.
     #[must_use]
     pub fn health(&self) -> HealthReport {
-        let session = &self.0.running.session;
-        let mut report = session.host.health.report();
-        report.zombies = session.zombies().len() as u64;
-        if report.zombies > session.max_zombies as u64 {
-            let troubles = &mut report.troubles;
-            troubles.push(format!("{} handlers block their threads", report.zombies));
-        }
-        let limit = session.host.code_limit;
-        if let Some(inside) = session.host.inside.inside() {
-            let stuck = session.host.clock.monotonic().saturating_sub(inside.since);
-            if stuck > limit {
-                let what = inside.what;
-                report.troubles.push(format!("the store is stuck in {what} for {stuck} ms"));
-            }
-        }
-        report
+        self.0.running.session.health()
     }
 
     /// The random id of this start, as jobs' `owner` shows it.
@@ -204,20 +203,43 @@ impl Runtime {
         };
         let (sender, started) = oneshot::channel();
         let control = host.control.clone();
-        let (capacity, starters) = (parts.capacity, parts.starters);
+        let (capacity, handlers) = (parts.capacity, (parts.starters, parts.around));
         let (max_zombies, threads) = (parts.max_zombies, parts.threads);
         control.spawn_fn(move || {
             let pool = Pool::new(threads, System::current());
-            let session = Session::new(host, owner, starters, capacity, max_zombies, pool);
+            let session = Session::new(host, owner, handlers, capacity, max_zombies, pool);
             let _gone = sender.send(start_on_control(Arc::new(session), lock));
         });
         let running = started.await.map_err(|_| Error::from(StoreFault::Stopped))?;
         let client = Client { host: running.session.host.clone() };
         let runtime = Self(Arc::new(Handle { client, running }));
+        runtime.watch_health(parts.policy);
         if parts.stop_on_signals {
             runtime.stop_on_signals();
         }
         Ok(runtime)
+    }
+
+    /// Does as the policy says once the runtime cannot mend itself any more.
+    fn watch_health(&self, policy: Policy) {
+        /// How often to look, in real time.
+        const LOOK: Duration = Duration::from_millis(250);
+        if policy == Policy::Stay {
+            return;
+        }
+        let running = self.0.running.clone();
+        self.0.client.host.control.spawn(async move {
+            while !running.session.has_stopped() {
+                clock::moment(LOOK).await;
+                let Some(trouble) = running.session.trouble() else { continue };
+                log::error!(error:% = trouble; "the runtime cannot mend itself: {policy:?}");
+                if policy == Policy::Abort {
+                    std::process::abort();
+                }
+                drop(running.begin(GRACE));
+                return;
+            }
+        });
     }
 
     fn stop_on_signals(&self) {

@@ -3,6 +3,7 @@
 pub(crate) mod pool;
 pub(crate) mod run;
 pub(crate) mod session;
+pub(crate) mod standing;
 pub(crate) mod stats;
 pub(crate) mod stop;
 mod watch;

@@ -6,15 +6,19 @@
 //! is added. Blocking handlers have a thread each while they run.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 
-use crate::handler::{Locals, Starter};
+use crate::around::{self, Call};
+use crate::handler::{self, JobResult, Locals, Starter};
 use crate::rules::settle::Settle;
 
 use super::run::Run;
@@ -74,12 +78,10 @@ impl Pool {
             }
             Some(Starter::Blocking(_)) => self.blocking.start(session, run),
             Some(Starter::Hosted(host, start)) => {
-                let future = start(run.clone());
+                let future =
+                    around::run(session.around.clone(), Call::of(&run), start(run.clone()));
                 let end = EndGuard::new(session, &run, "the host's runtime");
-                let task = host.spawn(async move {
-                    let how = future.await;
-                    end.finish(how);
-                });
+                let task = host.spawn(caught(future, end));
                 run.state().abort = Some(task.abort_handle());
             }
         }
@@ -165,11 +167,8 @@ fn start_local(session: &Arc<Session>, run: &Arc<Run>, locals: &Locals, thread: 
         return;
     };
     let end = EndGuard::new(session, run, thread);
-    let future = start(run.clone(), locals);
-    let task = actix_rt::spawn(async move {
-        let how = future.await;
-        end.finish(how);
-    });
+    let future = around::run(session.around.clone(), Call::of(run), start(run.clone(), locals));
+    let task = actix_rt::spawn(caught(future, end));
     run.state().abort = Some(task.abort_handle());
 }
 
@@ -268,5 +267,21 @@ fn run_blocking(session: &Arc<Session>, run: &Arc<Run>, locals: &Locals, thread:
         return;
     };
     let end = EndGuard::new(session, run, thread);
-    end.finish(start(run.clone(), locals));
+    let result = match &session.around {
+        None => start(run.clone(), locals),
+        Some(around) => {
+            let handler = async { start(run.clone(), locals) };
+            let future = around::run(Some(around.clone()), Call::of(run), handler);
+            let future = AssertUnwindSafe(future).catch_unwind();
+            crate::block_on(future).unwrap_or_else(handler::panicked)
+        }
+    };
+    end.finish(handler::settle_of(result));
+}
+
+/// A handler with the code around it, to its end. The handler's own panic is caught nearer to
+/// it; this one catches those of the code around.
+async fn caught(future: impl Future<Output = JobResult>, end: EndGuard) {
+    let result = AssertUnwindSafe(future).catch_unwind().await;
+    end.finish(handler::settle_of(result.unwrap_or_else(handler::panicked)));
 }

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::around::Around;
 use crate::error::{Error, Refusal, StoreFault};
 use crate::handler::Starter;
+use crate::health::HealthReport;
 use crate::host::Host;
 use crate::job::{JobId, Status};
 use crate::rules::settle::{Failure, Settle};
-use crate::store::Claimer;
-use crate::store::claim::{Batch, Want};
+use crate::store::claim::Batch;
 use crate::store::holder::Write;
 use crate::store::messages::SettleOne;
 
@@ -41,6 +42,7 @@ pub(crate) struct Session {
     pub(crate) host: Arc<Host>,
     pub(crate) owner: Arc<str>,
     pub(crate) starters: HashMap<Arc<str>, Starter>,
+    pub(crate) around: Option<Around>,
     pub(crate) capacity: Capacity,
     /// How many handlers may block their threads before health is red.
     pub(crate) max_zombies: usize,
@@ -61,11 +63,11 @@ pub(super) struct Inner {
     /// Attempts whose code blocks its thread past all limits.
     pub(super) zombies: HashMap<u64, Arc<Run>>,
     /// Attempts that hold a slot, by number.
-    busy: HashMap<u64, Arc<Run>>,
+    pub(super) busy: HashMap<u64, Arc<Run>>,
     pub(super) retries: Vec<Retry>,
     /// There may be work.
-    hungry: bool,
-    quiet: bool,
+    pub(super) hungry: bool,
+    pub(super) quiet: bool,
     stopping: bool,
     stopped: bool,
     next_due: Option<i64>,
@@ -85,7 +87,7 @@ impl Session {
     pub(crate) fn new(
         host: Arc<Host>,
         owner: Arc<str>,
-        starters: HashMap<Arc<str>, Starter>,
+        (starters, around): (HashMap<Arc<str>, Starter>, Option<Around>),
         capacity: Capacity,
         max_zombies: usize,
         pool: Pool,
@@ -94,6 +96,7 @@ impl Session {
             host,
             owner,
             starters,
+            around,
             capacity,
             max_zombies,
             pool,
@@ -172,6 +175,32 @@ impl Session {
 
     pub(crate) fn zombies(&self) -> Vec<Arc<Run>> {
         self.inner().zombies.values().cloned().collect()
+    }
+
+    /// How it is doing.
+    pub(crate) fn health(&self) -> HealthReport {
+        let mut report = self.host.health.report();
+        report.zombies = self.inner().zombies.len() as u64;
+        report.troubles.extend(self.stuck());
+        report
+    }
+
+    /// What the runtime cannot mend by itself.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.host.health.given_up().or_else(|| self.stuck())
+    }
+
+    /// Application code that does not return, where there is too much of it.
+    fn stuck(&self) -> Option<String> {
+        let zombies = self.inner().zombies.len();
+        if zombies > self.max_zombies {
+            return Some(format!("{zombies} handlers block their threads"));
+        }
+        let inside = self.host.inside.inside()?;
+        let stuck = self.host.clock.monotonic().saturating_sub(inside.since);
+        let what = inside.what;
+        (stuck > self.host.code_limit)
+            .then(|| format!("the store is stuck in {what} for {stuck} ms"))
     }
 
     /// Whether nothing moves: no attempt runs but those that sleep on the clock.
@@ -310,7 +339,7 @@ impl Session {
     }
 
     /// Takes what a batch has claimed for this session.
-    fn take(self: &Arc<Self>, batch: Batch) {
+    pub(super) fn take(self: &Arc<Self>, batch: Batch) {
         let mut runs = Vec::with_capacity(batch.claimed.len());
         let late = {
             let mut inner = self.inner();
@@ -337,40 +366,5 @@ impl Session {
         }
         self.changed.notify_waiters();
         self.wake.notify_one();
-    }
-}
-
-/// A session's claims: what the store asks it at the end of each batch.
-pub(crate) struct Standing(pub(crate) Arc<Session>);
-
-impl Claimer for Standing {
-    fn want(&self, work: bool) -> Option<Want> {
-        let session = &self.0;
-        let mut inner = session.inner();
-        inner.hungry |= work;
-        let free = session.capacity.slots.saturating_sub(inner.busy.len());
-        if !inner.hungry || inner.quiet || free == 0 {
-            return None;
-        }
-        let used = |of: &dyn Fn(&Run) -> bool| inner.busy.values().filter(|run| of(run)).count();
-        let queues = session.capacity.queues.as_ref().map(|queues| {
-            let left = |(queue, slots): (&Arc<str>, &usize)| {
-                let used = used(&|run: &Run| run.claimed.queue == *queue);
-                (queue.clone(), slots.saturating_sub(used))
-            };
-            queues.iter().map(left).collect()
-        });
-        let left = |(kind, slots): (&Arc<str>, &usize)| {
-            let used = used(&|run: &Run| run.claimed.kind == *kind);
-            (kind.clone(), slots.saturating_sub(used))
-        };
-        let per_kind = session.capacity.kinds.iter().map(left).collect();
-        let suspects = 1_usize.saturating_sub(used(&|run: &Run| run.claimed.stalls > 0));
-        let (owner, kinds) = (session.owner.clone(), session.kinds());
-        Some(Want { owner, kinds, limit: free, suspects, queues, per_kind })
-    }
-
-    fn deliver(&self, batch: Batch) {
-        self.0.take(batch);
     }
 }

@@ -9,9 +9,11 @@
 #![allow(clippy::let_underscore_must_use, reason = "writing to a text cannot fail")]
 #![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
 
+mod around;
 mod conformance;
 mod disk;
 mod example;
+mod facts;
 mod fenced;
 mod hosts;
 mod import;
