@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,6 +164,19 @@ impl<S: Clone + 'static, M> Builder<S, M> {
     {
         let starter = handler::blocking(handler, self.source.clone());
         self.add::<J>(starter)
+    }
+
+    /// Handles a kind with a process of its own for each attempt, which is killed where it does
+    /// not end in time: for code that must be killable. It finds the payload on its standard
+    /// input; its standard output is the result, and its standard error the error where its exit
+    /// status is not 0. The environment names the attempt: `LEASEHOLD_JOB`, `LEASEHOLD_KIND`,
+    /// `LEASEHOLD_ATTEMPT`, `LEASEHOLD_IDEMPOTENCY_KEY`.
+    pub fn handle_process<J, F>(self, command: F) -> Self
+    where
+        J: Job,
+        F: Fn(&J) -> Command + Send + Sync + 'static,
+    {
+        self.add::<J>(handler::process(command))
     }
 
     fn add<J: Job>(mut self, starter: Starter) -> Self {

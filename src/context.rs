@@ -1,6 +1,5 @@
 //! What a handler is given: its job, and the writes that are its own while it holds it.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{Error, Refusal, StoreFault};
+use crate::error::{Error, FencedError, Refusal, SaveError, StoreFault};
 use crate::handler::JobError;
 use crate::hooks::Tx;
 use crate::job::JobId;
@@ -43,57 +42,13 @@ impl<S> fmt::Debug for Ctx<S> {
     }
 }
 
-/// Why a save did not land.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SaveError {
-    /// The job is somebody else's now.
-    Lost(Refusal),
-    /// The store is in trouble; the save may be tried again.
-    Store(StoreFault),
-    /// The value cannot be JSON, or breaks a rule.
-    Value(String),
-}
-
-impl fmt::Display for SaveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lost(refusal) => write!(f, "the job was lost: {refusal}"),
-            Self::Store(fault) => fault.fmt(f),
-            Self::Value(error) => write!(f, "the value cannot be saved: {error}"),
-        }
-    }
-}
-
-impl StdError for SaveError {}
-
-/// Why a fenced write did not land.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum FencedError<E> {
-    /// The job is somebody else's now; what the closure wrote was rolled back.
-    Lost(Refusal),
-    /// The store is in trouble, or the closure panicked or took too long.
-    Store(StoreFault),
-    /// The closure's own error; what it wrote was rolled back.
-    Application(E),
-}
-
-impl<E: fmt::Display> fmt::Display for FencedError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lost(refusal) => write!(f, "the job was lost: {refusal}"),
-            Self::Store(fault) => fault.fmt(f),
-            Self::Application(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: fmt::Display + fmt::Debug> StdError for FencedError<E> {}
-
 impl<S> Ctx<S> {
     pub(crate) fn new(run: Arc<Run>, state: S) -> Self {
         Self { run, state }
+    }
+
+    pub(crate) fn run(&self) -> &Run {
+        &self.run
     }
 
     /// The application's state.

@@ -313,3 +313,51 @@ impl From<rusqlite::Error> for Error {
         Self::Store(error.into())
     }
 }
+
+/// Why a save did not land.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SaveError {
+    /// The job is somebody else's now.
+    Lost(Refusal),
+    /// The store is in trouble; the save may be tried again.
+    Store(StoreFault),
+    /// The value cannot be JSON, or breaks a rule.
+    Value(String),
+}
+
+impl Display for SaveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(refusal) => write!(f, "the job was lost: {refusal}"),
+            Self::Store(fault) => fault.fmt(f),
+            Self::Value(error) => write!(f, "the value cannot be saved: {error}"),
+        }
+    }
+}
+
+impl StdError for SaveError {}
+
+/// Why a fenced write did not land.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FencedError<E> {
+    /// The job is somebody else's now; what the closure wrote was rolled back.
+    Lost(Refusal),
+    /// The store is in trouble, or the closure panicked or took too long.
+    Store(StoreFault),
+    /// The closure's own error; what it wrote was rolled back.
+    Application(E),
+}
+
+impl<E: Display> Display for FencedError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(refusal) => write!(f, "the job was lost: {refusal}"),
+            Self::Store(fault) => fault.fmt(f),
+            Self::Application(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: Display + fmt::Debug> StdError for FencedError<E> {}

@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,13 @@ impl Outcome {
     /// The job is done, with a result. A result that JSON cannot hold fails the attempt.
     pub fn done_with<T: Serialize + ?Sized>(result: &T) -> Self {
         Self::DoneWith(JobOutput(Json::of(result)))
+    }
+}
+
+impl Outcome {
+    /// The job is done, with a result that is JSON already.
+    pub(crate) fn done_as(json: Json) -> Self {
+        Self::DoneWith(JobOutput(Ok(json)))
     }
 }
 
@@ -241,6 +249,22 @@ where
         let work = AssertUnwindSafe(|| {
             let job = decode::<J>(&run)?;
             handler(job, Ctx::new(run, locals.state(&source)))
+        });
+        catch_unwind(work).unwrap_or_else(panicked)
+    }))
+}
+
+/// A handler in a process of its own.
+pub(crate) fn process<J, F>(command: F) -> Starter
+where
+    J: Job,
+    F: Fn(&J) -> Command + Send + Sync + 'static,
+{
+    Starter::Blocking(Arc::new(move |run, _| {
+        let work = AssertUnwindSafe(|| {
+            let job = decode::<J>(&run)?;
+            let ctx = Ctx::new(run.clone(), ());
+            crate::process::run(command(&job), run.claimed.payload.as_ref(), &ctx)
         });
         catch_unwind(work).unwrap_or_else(panicked)
     }))

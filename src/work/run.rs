@@ -110,6 +110,12 @@ impl Run {
         self.clock.sleep(duration)
     }
 
+    /// A short wait in real time, whatever the runtime's clock.
+    pub(crate) fn moment(&self, duration: Duration) -> Sleep {
+        let _timers = self.timers.enter();
+        crate::clock::moment(duration)
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,8 +12,8 @@ use super::run::Run;
 use super::session::Session;
 
 /// How long handlers that were cut off are waited for, and then the store, in real time.
-const CUT: Duration = Duration::from_millis(30);
-const LAND: Duration = Duration::from_millis(50);
+const CUT: Duration = Duration::from_millis(55);
+const LAND: Duration = Duration::from_millis(35);
 
 /// What a stop came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

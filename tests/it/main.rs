@@ -19,6 +19,7 @@ mod hosts;
 mod import;
 mod leases;
 mod panics;
+mod process;
 mod running;
 mod stopping;
 mod support;
