@@ -112,7 +112,8 @@ impl Import {
 
     /// How many runtimes hold a lock beside the database.
     pub fn owners(&self) -> usize {
-        fs::read_dir(self.dir.path().join("import.db-leasehold")).map_or(0, Iterator::count)
+        let files = fs::read_dir(self.dir.path().join("import.db-leasehold")).into_iter().flatten();
+        files.filter(|file| file.as_ref().unwrap().file_name() != "ballast").count()
     }
 
     pub fn start(&self, options: &str) -> Process {
