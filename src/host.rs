@@ -166,8 +166,11 @@ impl Host {
         id: JobId,
         deadline: std::time::Duration,
     ) -> Result<JobRecord> {
-        /// How often to look for an end that another process has made.
-        const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+        /// How soon to look for an end that another process has made, doubling up to
+        /// [`RARELY`]; one that this process makes is heard of.
+        const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+        const RARELY: std::time::Duration = std::time::Duration::from_secs(1);
+        let mut pause = LOOK;
         let mut late = self.clock.sleep(deadline);
         loop {
             let ended = self.listening.wait_for(&id);
@@ -178,7 +181,8 @@ impl Host {
                 self.listening.forget(&id);
                 return Ok(record);
             }
-            let look = self.clock.sleep(LOOK);
+            let look = self.clock.sleep(pause);
+            pause = (2 * pause).min(RARELY);
             tokio::select! {
                 _ = ended => {}
                 () = look => {}

@@ -241,6 +241,8 @@ impl Session {
             self.settle(run, how);
         } else {
             self.changed.notify_waiters();
+            // No settle follows that a claim for the free slot could ride with.
+            self.look();
         }
     }
 
