@@ -51,13 +51,6 @@ pub(crate) struct Saved {
 }
 
 impl Txn<'_> {
-    fn facts_of(&mut self, kind: &str) -> Result<Facts, StoreFault> {
-        let Some(kind) = self.cache.known_id(self.conn, kind)? else {
-            return Ok(Facts::default());
-        };
-        Ok(self.facts(kind)?.map(|facts| (*facts).clone()).unwrap_or_default())
-    }
-
     /// Ends an attempt; answers the job's status after it.
     pub(super) fn settle(&mut self, write: &Write, how: &Settle) -> Result<Status, Error> {
         if let Settle::Complete(result) = how {
@@ -79,7 +72,7 @@ impl Txn<'_> {
                 return Err(refusal.into());
             }
         };
-        let facts = self.facts_of(&row.kind)?;
+        let facts = self.facts_by_name(&row.kind)?;
         let entropy = self.entropy;
         let mut change = settle(&row, &facts, how, self.now, &mut || entropy.unit());
         change.row.last_write = mark;
@@ -181,8 +174,9 @@ impl Txn<'_> {
     }
 
     pub(super) fn set_gate(&mut self, kind: &str, gate: Gate) -> Result<(), StoreFault> {
-        let Some(provider) = self.facts_of(kind)?.provider else { return Ok(()) };
-        let known = self.cache.rules(self.conn)?.gates.contains_key(&provider);
+        let facts = self.facts_by_name(kind)?;
+        let Some(provider) = &facts.provider else { return Ok(()) };
+        let known = self.cache.rules(self.conn)?.gates.contains_key(provider);
         match gate {
             Gate::CloseUntil(until) => {
                 self.conn.prepare_cached(sql::CLOSE_GATE)?.execute(params![provider, until])?;
@@ -202,7 +196,7 @@ impl Txn<'_> {
     pub(super) fn renew(&mut self, write: &Write, trusted: bool) -> Result<(i64, bool), Error> {
         let row = self.load(write.key)?;
         let row = fence(row.as_ref(), &write.holder)?;
-        let facts = self.facts_of(&row.kind)?;
+        let facts = self.facts_by_name(&row.kind)?;
         let until = renew(row, &facts, trusted, self.now)?;
         self.extend(write, until)?;
         Ok((until, row.detail.cancel_requested_at.is_some()))
@@ -236,7 +230,7 @@ impl Txn<'_> {
             return Ok(self.saved(row, true));
         }
         let row = fence(row.as_ref(), &write.holder)?.clone();
-        let facts = self.facts_of(&row.kind)?;
+        let facts = self.facts_by_name(&row.kind)?;
         let mut new = match save {
             Save::Checkpoint { key, .. } => commit(&row, &facts, key.is_empty(), self.now),
             Save::Progress { .. } | Save::Nothing | Save::Started => touch(&row, &facts, self.now),

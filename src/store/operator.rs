@@ -90,13 +90,6 @@ impl Txn<'_> {
         Ok(change.row.status)
     }
 
-    pub(super) fn facts_by_name(&mut self, kind: &str) -> Result<crate::kind::Facts, StoreFault> {
-        match self.cache.known_id(self.conn, kind)? {
-            Some(kind) => Ok(self.facts(kind)?.map(|facts| (*facts).clone()).unwrap_or_default()),
-            None => Ok(crate::kind::Facts::default()),
-        }
-    }
-
     /// Makes an ended job live again.
     pub(super) fn redrive(&mut self, id: &JobId, how: Redrive, by: &Operator) -> Result<(), Error> {
         let row = self.job(id)?;

@@ -150,6 +150,14 @@ impl Txn<'_> {
         Ok(self.cache.rules(self.conn)?.facts.get(&kind).cloned())
     }
 
+    /// The facts of a kind, or a bare row's where nobody has registered it.
+    pub(super) fn facts_by_name(&mut self, kind: &str) -> Result<Arc<Facts>> {
+        match self.cache.known_id(self.conn, kind)? {
+            Some(kind) => Ok(self.facts(kind)?.unwrap_or_default()),
+            None => Ok(Arc::default()),
+        }
+    }
+
     fn starts(&self, kind: i64, window: i64) -> Result<i64> {
         let since = self.now.saturating_sub(window);
         let mut statement = self.conn.prepare_cached(sql::STARTS)?;
