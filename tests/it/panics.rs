@@ -79,6 +79,41 @@ async fn a_panic_of_the_supervisors_own_code_restarts_it() {
 }
 
 #[tokio::test]
+async fn heartbeats_and_time_limits_go_on_after_a_panic_of_the_supervisors_own_code() {
+    let clock = leasehold::ManualClock::at(0);
+    let (signals, faults) = (Signals::default(), Faults::default());
+    let runtime = Runtime::in_memory()
+        .state(signals.clone())
+        .handle(act)
+        .configure::<Act>(|settings| settings.timeout(Duration::from_secs(15)))
+        .faults(faults.clone())
+        .clock(clock.clone())
+        .start()
+        .await
+        .unwrap();
+    runtime.enqueue(Act::Hang.into_new().max_attempts(1_000_000)).await.unwrap();
+    signals.entered(1).await;
+    faults.arm(Point::Supervisor, 1);
+    let goes_on = async {
+        while runtime.health().restarts == 0 {
+            clock.advance(20);
+            tokio::task::yield_now().await;
+        }
+        let before = runtime.stats();
+        loop {
+            let stats = runtime.stats();
+            if stats.renewals > before.renewals && stats.failures > before.failures {
+                return;
+            }
+            clock.advance(20);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, goes_on).await.unwrap();
+    assert_eq!(runtime.health().restarts, 1);
+}
+
+#[tokio::test]
 async fn a_panic_of_the_stores_own_code_loses_no_message() {
     let lab = Panicking::start().await;
     lab.faults.arm(Point::Store, 1);
