@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::actors::store::{Attach, Finish, Nudge, StoreActor, Submit};
 use crate::actors::supervise;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Sleep, SystemClock};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result, StoreFault};
 use crate::faults::Faults;
@@ -147,6 +147,12 @@ fn run_after(hooks: &Hooks, which: AfterHook, record: &JobRecord) {
 }
 
 impl Host {
+    /// A sleep on the runtime's clock, whatever timers the caller's own thread has.
+    pub(crate) fn sleep(&self, duration: std::time::Duration) -> Sleep {
+        let _timers = self.timers.enter();
+        self.clock.sleep(duration)
+    }
+
     /// Starts the threads and opens the database; the answer comes when it is open.
     pub(crate) fn start(config: HostConfig) -> oneshot::Receiver<Result<Arc<Self>>> {
         let (sender, receiver) = oneshot::channel();

@@ -18,3 +18,4 @@ mod panics;
 mod running;
 mod stopping;
 mod support;
+mod threads;
