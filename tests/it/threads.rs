@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold::testing::Lab;
-use leasehold::{Runtime, Status};
+use leasehold::{Job, Runtime, Status};
 
 use crate::support::{Act, Signals, act};
 
@@ -42,4 +42,19 @@ async fn a_handler_that_waits_on_an_added_thread_keeps_it_however_idle_it_is() {
     signals.open();
     let job = lab.job(&id).await.unwrap();
     assert_eq!((job.status, job.epoch), (Status::Completed, 1));
+}
+
+#[tokio::test]
+async fn every_slot_has_a_thread_however_many_handlers_block_theirs_for_ever() {
+    let signals = Signals::default();
+    let builder = Runtime::in_memory().state(signals.clone()).handle(act).threads(1).slots(1);
+    let lab = Lab::start(builder.max_zombies(0)).await.unwrap();
+    for times in 1..=6 {
+        lab.enqueue(Act::Block.into_new().max_attempts(1)).await.unwrap();
+        moving(&lab, 10_000, signals.entered(times)).await;
+    }
+    let health = lab.runtime.health();
+    signals.open();
+    assert_eq!(health.zombies, 5);
+    assert!(!health.is_healthy(), "above the limit it says so, and goes on");
 }
