@@ -111,6 +111,19 @@ async fn a_stop_returns_although_application_code_never_leaves_the_store() {
     signals.open();
 }
 
+#[tokio::test]
+async fn a_wait_ends_at_its_deadline_although_the_store_does_not_answer() {
+    let signals = Signals::default();
+    let builder = Runtime::in_memory().state(signals.clone()).handle(act);
+    let runtime = builder.start().await.unwrap();
+    let id = runtime.enqueue(Act::StickInStore).await.unwrap().id;
+    signals.entered(1).await;
+    let wait = runtime.wait(&id, Duration::from_millis(10));
+    let waited = tokio::time::timeout(BOUND, wait).await;
+    signals.open();
+    assert!(matches!(waited.unwrap(), Err(leasehold::Error::Deadline { id: late }) if late == id));
+}
+
 /// The child: every sort of stuck handler, a stop, and the end of `main`.
 #[test]
 fn child_with_stuck_handlers() {
