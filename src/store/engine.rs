@@ -128,7 +128,7 @@ impl Engine {
                     claimer.deliver(leases);
                 }
                 for message in batch {
-                    message.answer(Ok(()));
+                    answer(message, Ok(()));
                 }
                 Outcome { effects, fault: None }
             }
@@ -143,7 +143,7 @@ impl Engine {
             }
             Err(Trouble::Message(fault) | Trouble::Begin(fault) | Trouble::Unknown(fault)) => {
                 for message in batch {
-                    message.answer(Err(fault.clone()));
+                    answer(message, Err(fault.clone()));
                 }
                 Outcome { effects: Effects::default(), fault: Some(fault) }
             }
@@ -287,6 +287,14 @@ impl Engine {
                 log::info!(error:% = error; "the log was not written back at the stop");
             }
         }
+    }
+}
+
+/// Answers a message and drops it: what application code in it held may panic then.
+fn answer(message: Box<dyn Pending>, outcome: Result<(), StoreFault>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| message.answer(outcome))) {
+        let error = text::of_panic(panic);
+        log::error!(error:% = error; "a message panicked when it was dropped");
     }
 }
 

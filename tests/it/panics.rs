@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::testing::{Faults, Lab, Point};
 use leasehold::{
     Ctx, FencedError, Hooks, Job, JobResult, Outcome, Runtime, Settings, Status, StoreFault,
@@ -218,6 +219,36 @@ async fn a_panic_in_a_fenced_closure_rolls_back_what_it_wrote_and_nothing_else()
     assert_eq!(job.result.unwrap().as_str(), r#"["panicked: in the transaction",0]"#);
     assert_eq!(runtime.health().restarts, 0);
     bystander.check().await;
+}
+
+struct PanicsInDrop;
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("in a drop")
+    }
+}
+
+/// Lets go of a fenced write that is on its way, so that the store drops its closure.
+async fn lets_go(_: Poison, ctx: Ctx) -> JobResult {
+    let held = PanicsInDrop;
+    let write = ctx.fenced(move |_| -> leasehold::rusqlite::Result<()> {
+        let _held = &held;
+        Ok(())
+    });
+    assert!(write.now_or_never().is_none());
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn a_panic_when_a_fenced_closure_is_dropped_costs_nobody_else_anything() {
+    let runtime = Runtime::in_memory().handle(lets_go).start().await.unwrap();
+    for _ in 0..3 {
+        let id = runtime.enqueue(Poison).await.unwrap().id;
+        let job = runtime.wait(id, PATIENCE).await.unwrap();
+        assert_eq!((job.status, job.epoch), (Status::Completed, 1));
+    }
+    assert_eq!(runtime.health().restarts, 0);
 }
 
 #[tokio::test]
