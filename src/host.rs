@@ -40,7 +40,12 @@ pub(crate) struct HostConfig {
 }
 
 impl HostConfig {
+    /// The usual settings. A file keeps its place although the process changes its folder.
     pub(crate) fn new(place: Place) -> Self {
+        let place = match place {
+            Place::File(path) => Place::File(std::path::absolute(&path).unwrap_or(path)),
+            Place::Memory => Place::Memory,
+        };
         Self {
             place,
             store: StoreSettings::default(),
