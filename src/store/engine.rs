@@ -123,6 +123,7 @@ impl Engine {
     ) -> Outcome {
         match self.transact(&mut batch, claimer) {
             Ok((effects, batch_of_leases)) => {
+                self.fence.trial.close();
                 // Work is handed out before anybody is answered.
                 if let (Some(claimer), Some(leases)) = (claimer, batch_of_leases) {
                     claimer.deliver(leases);
@@ -132,6 +133,7 @@ impl Engine {
                 }
                 Outcome { effects, fault: None }
             }
+            Err(Trouble::Message(_)) if self.fence.trial.has_learned() => self.run(batch, claimer),
             Err(Trouble::Message(_)) if batch.len() > 1 => self.one_by_one(batch),
             Err(Trouble::Message(fault)) if claimer.is_some() && !is_passing(&fault) => {
                 // The claim may be to blame: the message runs again without one.
@@ -142,6 +144,7 @@ impl Engine {
                 self.run(batch, None)
             }
             Err(Trouble::Message(fault) | Trouble::Begin(fault) | Trouble::Unknown(fault)) => {
+                self.fence.trial.close();
                 for message in batch {
                     answer(message, Err(fault.clone()));
                 }
@@ -259,7 +262,10 @@ impl Engine {
         self.roll_back();
         match fault {
             // A constraint is looked at before anything is written; a busy commit wrote nothing.
-            fault if constraint => Trouble::Message(fault),
+            fault if constraint => {
+                self.fence.trial.suspect_all();
+                Trouble::Message(fault)
+            }
             StoreFault::Busy => Trouble::Message(StoreFault::Busy),
             _ => {
                 // After a failed sync the same connection must not be trusted again.

@@ -20,6 +20,7 @@ mod rows;
 mod statements;
 #[cfg(test)]
 mod tests;
+mod trial;
 pub(crate) mod txn;
 
 pub(crate) use engine::{Claimer, Engine, Pending};

@@ -19,6 +19,7 @@ use crate::rules::text;
 
 use super::cache::Cache;
 use super::statements as sql;
+use super::trial::Trial;
 
 /// A write transaction that has the lock: its connection, its one `now`, and what it has
 /// done so far.
@@ -125,15 +126,33 @@ impl Txn<'_> {
         code: impl FnOnce(&mut Tx<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let conn = self.conn;
+        if let Some(guilt) = self.fence.trial.guilt_of(what) {
+            return Err(guilt);
+        }
+        let before = self.fence.trial.is_careful().then(|| violated(conn));
         let _inside = self.fence.enter(what);
         let outcome = catch_unwind(AssertUnwindSafe(|| code(&mut Tx::new(conn))));
         let overtime = self.fence.leave();
-        match outcome {
+        let outcome = match outcome {
             Err(panic) => Err(StoreFault::Panicked(text::of_panic(panic)).into()),
             Ok(_) if overtime => Err(StoreFault::TimedOut.into()),
             Ok(result) => result,
+        };
+        if conn.is_autocommit() {
+            self.fence.trial.convict(what, outcome.as_ref().err());
+        } else if outcome.is_ok() && before.is_some_and(|before| violated(conn) > before) {
+            return Err(StoreFault::Application("it left a foreign key violated".into()).into());
         }
+        outcome
     }
+}
+
+/// How many rows violate a foreign key; none where that cannot be told.
+fn violated(conn: &Connection) -> i64 {
+    let count = conn
+        .prepare_cached(sql::VIOLATED)
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
+    count.unwrap_or_default()
 }
 
 /// Keeps application code from what is not its own: transactions, savepoints, attached
@@ -142,6 +161,7 @@ pub(crate) struct AppFence {
     clock: Arc<dyn Clock>,
     limit_ms: i64,
     shared: Arc<Shared>,
+    pub(super) trial: Trial,
 }
 
 #[derive(Default)]
@@ -182,7 +202,7 @@ impl Drop for Leave<'_> {
 
 impl AppFence {
     pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: i64) -> Self {
-        Self { clock, limit_ms, shared: Arc::default() }
+        Self { clock, limit_ms, shared: Arc::default(), trial: Trial::default() }
     }
 
     pub(crate) fn view(&self) -> FenceView {

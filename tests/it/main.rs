@@ -10,6 +10,7 @@
 #![allow(clippy::let_underscore_must_use, reason = "writing to a text cannot fail")]
 #![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
 
+mod application;
 mod conformance;
 mod example;
 mod import;
