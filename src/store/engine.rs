@@ -182,7 +182,10 @@ impl Engine {
                     self.conn = None;
                     Err(Trouble::Unknown(StoreFault::Unknown("the answer was lost".into())))
                 }
-                Ok(()) => Ok(done),
+                Ok(()) => {
+                    self.drop_busy();
+                    Ok(done)
+                }
                 Err(error) => Err(self.failed_commit(error)),
             },
             Err(fault) => {
@@ -281,6 +284,20 @@ impl Engine {
         let done = conn.prepare_cached(sql::ROLLBACK).and_then(|mut back| back.execute([]));
         if let Err(error) = done {
             log::error!(error:% = error; "a rollback failed; the connection is replaced");
+            self.conn = None;
+        }
+        self.drop_busy();
+    }
+
+    /// Replaces a connection on which application code has left a statement open: no write
+    /// could be committed on it any more, or every read would see the file as it was then.
+    fn drop_busy(&mut self) {
+        let is_file = matches!(self.place, Place::File(_));
+        if is_file
+            && self.fence.was_entered()
+            && self.conn.as_ref().is_some_and(Connection::is_busy)
+        {
+            log::error!("application code left a statement open; the connection is replaced");
             self.conn = None;
         }
     }

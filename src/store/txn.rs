@@ -1,5 +1,6 @@
 //! One write transaction, and how application code is kept in its place within it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -162,6 +163,8 @@ pub(crate) struct AppFence {
     limit_ms: i64,
     shared: Arc<Shared>,
     pub(super) trial: Trial,
+    /// Application code has run since the last look.
+    entered: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -202,7 +205,8 @@ impl Drop for Leave<'_> {
 
 impl AppFence {
     pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: i64) -> Self {
-        Self { clock, limit_ms, shared: Arc::default(), trial: Trial::default() }
+        let (shared, trial, entered) = (Arc::default(), Trial::default(), Cell::default());
+        Self { clock, limit_ms, shared, trial, entered }
     }
 
     pub(crate) fn view(&self) -> FenceView {
@@ -234,7 +238,13 @@ impl AppFence {
         )
     }
 
+    /// Whether application code has run since this was last asked.
+    pub(super) fn was_entered(&self) -> bool {
+        self.entered.replace(false)
+    }
+
     fn enter(&self, what: &str) -> Leave<'_> {
+        self.entered.set(true);
         let now = self.clock.monotonic();
         self.shared.deadline.store(now.saturating_add(self.limit_ms), Ordering::Relaxed);
         self.shared.overtime.store(false, Ordering::Relaxed);

@@ -126,3 +126,38 @@ async fn a_hook_that_is_interrupted_while_it_writes_has_not_agreed() {
 async fn a_hook_that_rolls_the_transaction_back_has_not_agreed() {
     counts_as_a_failure(ALL_BACK, 0, "UNIQUE").await;
 }
+
+/// Leaves a statement open in a fenced write, where no lifetime can keep it from that.
+async fn leaves_open(job: Statement, ctx: Ctx) -> JobResult {
+    let write = ctx.fenced(move |tx| -> leasehold::rusqlite::Result<()> {
+        let mut statement = tx.prepare(&job.0)?;
+        let mut rows = statement.query([])?;
+        rows.next()?;
+        std::mem::forget(rows);
+        std::mem::forget(statement);
+        Ok(())
+    });
+    Ok(Outcome::done_with(&write.await.is_ok()))
+}
+
+#[tokio::test]
+async fn a_statement_left_open_spoils_nothing_for_those_that_come_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Runtime::builder(dir.path().join("jobs.db")).handle(leaves_open);
+    let runtime = builder.start().await.unwrap();
+    let another = leasehold::Client::open(dir.path().join("jobs.db")).await.unwrap();
+    for (sql, lands) in [
+        ("CREATE TABLE numbers (n)", true),
+        ("INSERT INTO numbers VALUES (1), (2)", true),
+        ("SELECT n FROM numbers", true),
+        ("INSERT INTO numbers VALUES (3), (4) RETURNING n", false),
+        ("SELECT n FROM numbers", true),
+    ] {
+        // Written by another connection, which an open read would not see.
+        let id = another.enqueue(Statement(sql.to_owned())).await.unwrap().id;
+        let job = runtime.wait(id, PATIENCE).await.unwrap();
+        assert_eq!((job.status, job.epoch), (Status::Completed, 1));
+        assert_eq!(job.result.unwrap().to::<bool>().unwrap(), lands, "{sql}");
+    }
+    assert!(runtime.health().is_healthy());
+}
