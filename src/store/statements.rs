@@ -38,7 +38,7 @@ statements! {
     SAVEPOINT = "SAVEPOINT leasehold_message";
     RELEASE = "RELEASE leasehold_message";
     /// Rows that violate a foreign key, the application's among them.
-    VIOLATED = "SELECT count(*) FROM pragma_foreign_key_check";
+    VIOLATED = "SELECT count(*) FROM pragma_foreign_key_check /* leasehold */";
     ROLLBACK_TO = "ROLLBACK TO leasehold_message";
     DATA_VERSION = "PRAGMA data_version";
     SCHEMA = "SELECT version, oldest_compatible FROM leasehold_schema WHERE one = 1";

@@ -285,11 +285,21 @@ fn allowed(context: &AuthContext<'_>) -> bool {
         | AuthAction::Update { table_name, .. }
         | AuthAction::AlterTable { table_name, .. }
         | AuthAction::DropTable { table_name }
-        | AuthAction::CreateTrigger { table_name, .. }
         | AuthAction::DropTrigger { table_name, .. }
-        | AuthAction::CreateIndex { table_name, .. }
-        | AuthAction::DropIndex { table_name, .. } => !ours(table_name),
-        AuthAction::DropView { view_name } => !ours(view_name),
+        | AuthAction::DropIndex { table_name, .. }
+        // A table or view of our name would be taken for ours, before ours if temporary.
+        | AuthAction::CreateTable { table_name }
+        | AuthAction::CreateTempTable { table_name }
+        | AuthAction::CreateVtable { table_name, .. } => !ours(table_name),
+        AuthAction::DropView { view_name }
+        | AuthAction::CreateView { view_name }
+        | AuthAction::CreateTempView { view_name } => !ours(view_name),
+        AuthAction::CreateIndex { index_name: name, table_name }
+        | AuthAction::CreateTempIndex { index_name: name, table_name }
+        | AuthAction::CreateTrigger { trigger_name: name, table_name }
+        | AuthAction::CreateTempTrigger { trigger_name: name, table_name } => {
+            !ours(name) && !ours(table_name)
+        }
         _ => true,
     }
 }

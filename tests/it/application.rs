@@ -161,3 +161,45 @@ async fn a_statement_left_open_spoils_nothing_for_those_that_come_after() {
     }
     assert!(runtime.health().is_healthy());
 }
+
+#[tokio::test]
+async fn application_code_reaches_nothing_of_leaseholds_own() {
+    let builder = Runtime::in_memory().state(Signals::default()).handle(statement);
+    let runtime = builder.start().await.unwrap();
+    for sql in TABLES {
+        said(&runtime, sql).await;
+    }
+    for sql in [
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT mine",
+        "RELEASE leasehold_message",
+        "COMMIT /* leasehold */",
+        "ATTACH ':memory:' AS mine",
+        "DETACH main",
+        "PRAGMA foreign_keys = OFF",
+        "SELECT * FROM pragma_user_version",
+        "UPDATE leasehold_schema SET version = 2",
+        "DELETE FROM Leasehold_schema",
+        "DROP TABLE leasehold_schema",
+        "ALTER TABLE leasehold_schema ADD COLUMN mine",
+        "CREATE INDEX mine ON leasehold_schema (version)",
+        "CREATE TRIGGER mine AFTER UPDATE ON leasehold_schema BEGIN SELECT 1; END",
+        "CREATE TEMP TRIGGER mine AFTER UPDATE ON main.leasehold_schema BEGIN SELECT 1; END",
+        // Triggers of leasehold's own may do what they must; these are not.
+        "CREATE TRIGGER leasehold_mine AFTER DELETE ON numbers BEGIN SELECT 1; END",
+        "CREATE TEMP TRIGGER leasehold_mine AFTER DELETE ON numbers BEGIN SELECT 1; END",
+        "CREATE TABLE leasehold_mine (n)",
+        "CREATE TEMP TABLE leasehold_schema (one, version, oldest_compatible)",
+        "CREATE TEMP VIEW leasehold_schema AS SELECT 1",
+        "CREATE VIEW leasehold_mine AS SELECT 1",
+        "CREATE INDEX leasehold_mine ON numbers (n)",
+    ] {
+        let answer = said(&runtime, sql).await;
+        assert!(answer.contains("not authorized"), "{sql}: {answer}");
+    }
+    let own = "CREATE TRIGGER mine AFTER DELETE ON numbers BEGIN SELECT 1; END";
+    assert!(said(&runtime, own).await.ends_with("rows"));
+    assert!(runtime.health().is_healthy());
+}
