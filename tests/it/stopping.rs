@@ -209,3 +209,38 @@ async fn a_quiet_runtime_claims_no_more_and_lets_what_runs_go_on() {
     assert_eq!(lab.job(&second).await.unwrap().attempts, 0);
     assert_eq!(signals.times(), 1);
 }
+
+/// The child: runtimes come and go, and the process is as before.
+#[cfg(target_os = "linux")]
+#[test]
+fn child_that_counts_its_threads() {
+    let Some(folder) = child_folder() else { return };
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    for _ in 0..3 {
+        let builder = Runtime::builder(folder.join("jobs.db")).state(Signals::default());
+        let runtime = builder.handle(act).start_blocking().unwrap();
+        let id = runtime.enqueue_blocking(Act::Done).unwrap().id;
+        let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let job = rt.block_on(runtime.wait(id, Duration::from_secs(30))).unwrap();
+        assert_eq!(job.status, Status::Completed);
+        assert!(runtime.stop_blocking(GRACE).drained);
+    }
+    let gone = async {
+        while threads() > before {
+            tokio::task::yield_now().await;
+        }
+    };
+    let rt = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let gone = rt.block_on(async { tokio::time::timeout(2 * BOUND, gone).await });
+    assert!(gone.is_ok(), "{} threads, and {before} before", threads());
+    std::process::exit(7);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn runtimes_that_have_stopped_leave_no_thread_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = spawn_child("stopping::child_that_counts_its_threads", dir.path());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(7));
+}
