@@ -174,10 +174,7 @@ impl Client {
     /// a [`StoreFault`].
     pub async fn wait(&self, id: impl Into<JobId>, deadline: Duration) -> Result<JobRecord> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let waiting = self.host.clone().wait(id.into(), deadline);
-        self.host.control.spawn(async move {
-            let _gone = sender.send(waiting.await);
-        });
+        self.host.control.spawn(self.host.clone().wait(id.into(), deadline, sender));
         receiver.await.unwrap_or(Err(StoreFault::Stopped.into()))
     }
 

@@ -190,6 +190,9 @@ pub enum StoreFault {
     Panicked(String),
     /// Application code in the transaction ran into its time limit and was rolled back.
     TimedOut,
+    /// Application code left the transaction in a state that cannot be committed, and was
+    /// rolled back.
+    Application(String),
     /// Any other SQL error.
     Sql(String),
     /// The store has stopped.
@@ -223,6 +226,7 @@ impl Display for StoreFault {
             Self::Unknown(error) => write!(f, "the commit may or may not have landed: {error}"),
             Self::Panicked(text) => write!(f, "code in the transaction panicked: {text}"),
             Self::TimedOut => f.write_str("code in the transaction ran into its time limit"),
+            Self::Application(error) => write!(f, "code in the transaction failed: {error}"),
             Self::Sql(error) => write!(f, "SQL error: {error}"),
             Self::Stopped => f.write_str("the store has stopped"),
         }

@@ -39,7 +39,7 @@ impl<'c> Tx<'c> {
     ///
     /// Any SQLite error, a refusal of the restriction among them.
     pub fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
-        self.conn.prepare_cached(&own(sql))?.execute(params)
+        self.prepare(sql)?.execute(params)
     }
 
     /// Runs a query for its first row.
@@ -53,7 +53,7 @@ impl<'c> Tx<'c> {
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.conn.prepare_cached(&own(sql))?.query_row(params, read)
+        self.prepare(sql)?.query_row(params, read)
     }
 
     /// Prepares a statement, or finds it prepared.

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use actix::Addr;
 use actix_rt::{Arbiter, ArbiterHandle, System};
@@ -12,7 +13,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::actors::store::{Attach, Checkpoint, Finish, Nudge, StoreActor, Submit};
 use crate::actors::supervise;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{self, Clock, Sleep, SystemClock};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result, StoreFault};
 use crate::faults::Faults;
@@ -39,7 +40,12 @@ pub(crate) struct HostConfig {
 }
 
 impl HostConfig {
+    /// The usual settings. A file keeps its place although the process changes its folder.
     pub(crate) fn new(place: Place) -> Self {
+        let place = match place {
+            Place::File(path) => Place::File(std::path::absolute(&path).unwrap_or(path)),
+            Place::Memory => Place::Memory,
+        };
         Self {
             place,
             store: StoreSettings::default(),
@@ -147,6 +153,12 @@ fn run_after(hooks: &Hooks, which: AfterHook, record: &JobRecord) {
 }
 
 impl Host {
+    /// A sleep on the runtime's clock, whatever timers the caller's own thread has.
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        let _timers = self.timers.enter();
+        self.clock.sleep(duration)
+    }
+
     /// Starts the threads and opens the database; the answer comes when it is open.
     pub(crate) fn start(config: HostConfig) -> oneshot::Receiver<Result<Arc<Self>>> {
         let (sender, receiver) = oneshot::channel();
@@ -159,26 +171,42 @@ impl Host {
         receiver
     }
 
-    /// Waits for a job's end, or for nothing if it has ended: until `deadline` by the clock.
-    /// Runs on the control thread, which has timers wherever the caller comes from.
+    /// Waits for a job's end, or for nothing if it has ended: until `deadline` by the clock, or
+    /// until nobody waits for the answer. Runs on the control thread, which has timers
+    /// wherever the caller comes from.
     pub(crate) async fn wait(
         self: Arc<Self>,
         id: JobId,
-        deadline: std::time::Duration,
-    ) -> Result<JobRecord> {
+        deadline: Duration,
+        mut answer: oneshot::Sender<Result<JobRecord>>,
+    ) {
+        /// How long past the deadline a store that does not answer is waited for.
+        const STUCK: Duration = Duration::from_millis(500);
+        let overdue = async {
+            self.clock.sleep(deadline).await;
+            clock::moment(STUCK).await;
+        };
+        let outcome = tokio::select! {
+            ended = self.until_ended(&id, deadline) => ended,
+            () = overdue => Err(Error::Deadline { id: id.clone() }),
+            () = answer.closed() => Err(StoreFault::Stopped.into()),
+        };
+        self.listening.forget(&id);
+        let _gone = answer.send(outcome);
+    }
+
+    async fn until_ended(&self, id: &JobId, deadline: Duration) -> Result<JobRecord> {
         /// How soon to look for an end that another process has made, doubling up to
         /// [`RARELY`]; one that this process makes is heard of.
-        const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
-        const RARELY: std::time::Duration = std::time::Duration::from_secs(1);
+        const LOOK: Duration = Duration::from_millis(50);
+        const RARELY: Duration = Duration::from_secs(1);
         let mut pause = LOOK;
         let mut late = self.clock.sleep(deadline);
         loop {
-            let ended = self.listening.wait_for(&id);
+            let ended = self.listening.wait_for(id);
             let record = self.store.read(FindJob(id.clone())).await?;
             let record = record.ok_or(crate::Refusal::NotFound)?;
             if !record.status.is_live() {
-                drop(ended);
-                self.listening.forget(&id);
                 return Ok(record);
             }
             let look = self.clock.sleep(pause);
@@ -186,10 +214,7 @@ impl Host {
             tokio::select! {
                 _ = ended => {}
                 () = look => {}
-                () = &mut late => {
-                    self.listening.forget(&id);
-                    return Err(Error::Deadline { id });
-                }
+                () = &mut late => return Err(Error::Deadline { id: id.clone() }),
             }
         }
     }

@@ -45,6 +45,8 @@ pub(crate) struct Crew {
     place: Arc<AtomicU64>,
     worker: Mutex<Option<(Arbiter, Addr<WorkerActor>)>>,
     reaper: Mutex<Option<Addr<ReaperActor>>>,
+    /// Kept only to be kept: an actor that nobody can reach is not restarted.
+    supervisor: Mutex<Option<Addr<SupervisorActor>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,7 +55,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Crew {
     pub(crate) fn new() -> Self {
-        Self { place: Arc::default(), worker: Mutex::default(), reaper: Mutex::default() }
+        let (worker, reaper, supervisor) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { place: Arc::default(), worker, reaper, supervisor }
     }
 
     /// Starts a worker on a thread of its own, in the place of the one before.
@@ -85,17 +88,18 @@ impl Crew {
             arbiter.stop();
         }
         *locked(&self.reaper) = None;
+        *locked(&self.supervisor) = None;
     }
 }
 
 impl SupervisorActor {
     /// Starts the loops, and the supervisor over them, on this thread.
-    pub(crate) fn start_all(session: &Arc<Session>, crew: &Arc<Crew>) -> Addr<Self> {
+    pub(crate) fn start_all(session: &Arc<Session>, crew: &Arc<Crew>) {
         crew.start_worker(session);
         crew.start_reaper(session);
-        let (session, crew) = (session.clone(), crew.clone());
-        let health = session.host.health.clone();
-        supervise::start("supervisor", health, Self { session, crew })
+        let actor = Self { session: session.clone(), crew: crew.clone() };
+        let addr = supervise::start("supervisor", session.host.health.clone(), actor);
+        *locked(&crew.supervisor) = Some(addr);
     }
 }
 

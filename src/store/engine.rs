@@ -17,10 +17,10 @@ use crate::rules::text;
 
 use super::cache::Cache;
 use super::claim::{Batch, Claimed, Want};
-use super::disk::{self, Ballast};
+use super::disk::Ballast;
 use super::open::{Place, VERSION, versions, writer};
 use super::txn::{AppFence, Effects, FenceView, Txn};
-use super::{Checkpoints, StoreSettings, statements as sql};
+use super::{StoreSettings, statements as sql};
 
 /// A message that waits for its transaction. It may be run more than once; only the last run
 /// counts.
@@ -44,17 +44,17 @@ pub(crate) trait Claimer: Send + Sync {
 
 /// The writing side of a database.
 pub(crate) struct Engine {
-    place: Place,
-    settings: StoreSettings,
-    clock: Arc<dyn Clock>,
+    pub(super) place: Place,
+    pub(super) settings: StoreSettings,
+    pub(super) clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     faults: Faults,
-    fence: AppFence,
-    conn: Option<Connection>,
+    pub(super) fence: AppFence,
+    pub(super) conn: Option<Connection>,
     cache: Cache,
     /// Leases of commits whose answer was lost: to be looked up, as nobody else knows of them.
-    unsure: Vec<Claimed>,
-    ballast: Option<Ballast>,
+    pub(super) unsure: Vec<Claimed>,
+    pub(super) ballast: Option<Ballast>,
 }
 
 /// Why a batch did not land.
@@ -115,7 +115,7 @@ impl Engine {
         self.fence.view()
     }
 
-    fn connect(&mut self) -> Result<(), StoreFault> {
+    pub(super) fn connect(&mut self) -> Result<(), StoreFault> {
         if self.conn.is_none() {
             let conn = writer(&self.place, &self.settings)?;
             self.fence.install(&conn)?;
@@ -134,12 +134,13 @@ impl Engine {
         self.look_up_leases(claimer);
         match self.transact(&mut batch, claimer) {
             Ok((effects, batch_of_leases)) => {
+                self.fence.trial.close();
                 // Work is handed out before anybody is answered.
                 if let (Some(claimer), Some(leases)) = (claimer, batch_of_leases) {
                     claimer.deliver(leases);
                 }
                 for message in batch {
-                    message.answer(Ok(()));
+                    answer(message, Ok(()));
                 }
                 if let Some(ballast) = &mut self.ballast {
                     ballast.keep(self.clock.monotonic());
@@ -152,6 +153,7 @@ impl Engine {
             {
                 self.run(batch, claimer)
             }
+            Err(Trouble::Message(_)) if self.fence.trial.has_learned() => self.run(batch, claimer),
             Err(Trouble::Message(fault)) if batch.len() > 1 && !fault.is_passing() => {
                 self.one_by_one(batch)
             }
@@ -166,44 +168,22 @@ impl Engine {
             Err(Trouble::Unknown(fault, leases)) => {
                 self.unsure.extend(leases);
                 self.look_up_leases(claimer);
-                failed(batch, fault)
+                self.failed(batch, fault)
             }
-            Err(Trouble::Message(fault) | Trouble::Begin(fault)) => failed(batch, fault),
+            Err(Trouble::Message(fault) | Trouble::Begin(fault)) => self.failed(batch, fault),
         }
     }
 
-    /// Hands out leases whose commit has landed after all. What cannot be looked up now is
-    /// looked up before the next batch.
-    fn look_up_leases(&mut self, claimer: Option<&dyn Claimer>) {
-        let Some(claimer) = claimer.filter(|_| !self.unsure.is_empty()) else { return };
-        let unsure = std::mem::take(&mut self.unsure);
-        match self.connect().and_then(|()| self.holding(&unsure)) {
-            Ok(held) => {
-                let landed = unsure.into_iter().filter(|one| held.contains(&one.key)).collect();
-                claimer.deliver(Batch { claimed: landed, more: true, next_due: None });
-            }
-            Err(fault) => {
-                log::warn!(error:% = fault; "leases could not be looked up yet");
-                self.unsure = unsure;
-            }
+    fn failed(&mut self, batch: Vec<Box<dyn Pending>>, fault: StoreFault) -> Outcome {
+        self.fence.trial.close();
+        for message in batch {
+            answer(message, Err(fault.clone()));
         }
-    }
-
-    /// Which of these leases are in the database.
-    fn holding(&self, leases: &[Claimed]) -> Result<Vec<i64>, StoreFault> {
-        let Some(conn) = self.conn.as_ref() else { return Err(StoreFault::Stopped) };
-        let mut statement = conn.prepare_cached(sql::HOLDS)?;
-        let mut held = Vec::new();
-        for lease in leases {
-            if statement.exists((lease.key, lease.holder.token))? {
-                held.push(lease.key);
-            }
-        }
-        Ok(held)
+        Outcome { effects: Effects::default(), fault: Some(fault) }
     }
 
     /// Lets go of a connection that cannot be trusted any more; in memory there is only one.
-    fn mistrust(&mut self) {
+    pub(super) fn mistrust(&mut self) {
         self.cache.forget();
         if self.place != Place::Memory {
             self.conn = None;
@@ -240,7 +220,10 @@ impl Engine {
                     let fault = StoreFault::Unknown("the answer was lost".into());
                     Err(Trouble::Unknown(fault, leases_of(done.1)))
                 }
-                Ok(()) => Ok(done),
+                Ok(()) => {
+                    self.drop_busy();
+                    Ok(done)
+                }
                 Err(error) => Err(self.failed_commit(error, leases_of(done.1))),
             },
             Err(fault) => {
@@ -320,7 +303,10 @@ impl Engine {
         self.roll_back();
         match &fault {
             // A constraint is looked at before anything is written; a busy commit wrote nothing.
-            _ if constraint => Trouble::Message(fault),
+            _ if constraint => {
+                self.fence.trial.suspect_all();
+                Trouble::Message(fault)
+            }
             // Nor did one for which there was no room: its last page is not whole.
             StoreFault::Busy | StoreFault::Full => Trouble::Message(fault),
             _ => {
@@ -339,45 +325,20 @@ impl Engine {
             log::error!(error:% = error; "a rollback failed; the connection is replaced");
             self.mistrust();
         }
+        self.drop_busy();
     }
-
-    fn give_up_ballast(&mut self) -> bool {
-        let now = self.clock.monotonic();
-        self.ballast.as_mut().is_some_and(|ballast| ballast.give_up(now))
-    }
-
-    /// Sees to the log: writes it back where it has grown large, answers its size in bytes.
-    /// With `last`, at a stop, it is cut off too.
-    pub(crate) fn see_to_log(&mut self, last: bool) -> u64 {
-        let Place::File(path) = self.place.clone() else { return 0 };
-        let size = disk::log_size(&path);
-        let Some(conn) = self.conn.as_ref() else { return size };
-        if self.settings.checkpoints == Checkpoints::Never || !(last || disk::is_large(size)) {
-            return size;
-        }
-        let seen = if last { disk::cut_off(conn).map(|()| true) } else { disk::write_back(conn) };
-        match seen {
-            Ok(true) => {}
-            Ok(false) => log::debug!("a reader keeps the log from being written back"),
-            Err(fault) => log::info!(error:% = fault; "the log was not written back"),
-        }
-        if last {
-            // The next batch, if there is one, starts with a connection as it should be.
-            self.mistrust();
-        }
-        disk::log_size(&path)
-    }
-}
-
-fn failed(batch: Vec<Box<dyn Pending>>, fault: StoreFault) -> Outcome {
-    for message in batch {
-        message.answer(Err(fault.clone()));
-    }
-    Outcome { effects: Effects::default(), fault: Some(fault) }
 }
 
 fn leases_of(batch: Option<Batch>) -> Vec<Claimed> {
     batch.map(|batch| batch.claimed).unwrap_or_default()
+}
+
+/// Answers a message and drops it: what application code in it held may panic then.
+fn answer(message: Box<dyn Pending>, outcome: Result<(), StoreFault>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| message.answer(outcome))) {
+        let error = text::of_panic(panic);
+        log::error!(error:% = error; "a message panicked when it was dropped");
+    }
 }
 
 fn commit(conn: &Connection) -> rusqlite::Result<()> {

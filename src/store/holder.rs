@@ -14,6 +14,7 @@ use crate::rules::{Change, Gate, History, Holder};
 use crate::validate;
 
 use super::messages::Code;
+use super::operator::is_application;
 use super::statements as sql;
 use super::txn::{AfterHook, Txn};
 
@@ -115,9 +116,7 @@ impl Txn<'_> {
         let failed = match self.contained(|txn| txn.end_with_hooks(row, change)) {
             Ok(()) => return Ok(()),
             Err(Error::Refused(Refusal::HookFailed { error })) => error,
-            Err(Error::Store(fault @ (StoreFault::Panicked(_) | StoreFault::TimedOut))) => {
-                fault.to_string()
-            }
+            Err(Error::Store(fault)) if is_application(&fault) => fault.to_string(),
             Err(other) => return Err(other),
         };
         if hooks_spent(row) && change.row.status != Status::Completed {

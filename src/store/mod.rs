@@ -21,7 +21,9 @@ mod rows;
 mod statements;
 #[cfg(test)]
 mod tests;
+mod trial;
 pub(crate) mod txn;
+mod upkeep;
 
 pub(crate) use engine::{Claimer, Engine, Pending};
 pub(crate) use open::Place;

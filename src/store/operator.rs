@@ -313,5 +313,6 @@ impl Txn<'_> {
 }
 
 pub(super) fn is_application(fault: &StoreFault) -> bool {
-    matches!(fault, StoreFault::Panicked(_) | StoreFault::TimedOut)
+    use StoreFault::{Application, Panicked, TimedOut};
+    matches!(fault, Panicked(_) | TimedOut | Application(_))
 }

@@ -34,6 +34,9 @@ impl Readers {
             .max_size(THREADS)
             .min_idle(Some(0))
             .test_on_check_out(false)
+            // Nothing to do by the clock, so that the pool's threads end with it.
+            .idle_timeout(None)
+            .max_lifetime(None)
             .connection_timeout(std::time::Duration::from_secs(10))
             .build(Manager::readers(path, settings.busy_timeout))
             .map_err(|error| StoreFault::Io(error.to_string()))?;

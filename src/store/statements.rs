@@ -37,6 +37,8 @@ statements! {
     ROLLBACK = "ROLLBACK /* leasehold */";
     SAVEPOINT = "SAVEPOINT leasehold_message";
     RELEASE = "RELEASE leasehold_message";
+    /// Rows that violate a foreign key, the application's among them.
+    VIOLATED = "SELECT count(*) FROM pragma_foreign_key_check /* leasehold */";
     ROLLBACK_TO = "ROLLBACK TO leasehold_message";
     DATA_VERSION = "PRAGMA data_version";
     CHECKPOINT_LOG = "PRAGMA wal_checkpoint(PASSIVE)";

@@ -1,5 +1,6 @@
 //! One write transaction, and how application code is kept in its place within it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::rules::text;
 
 use super::cache::Cache;
 use super::statements as sql;
+use super::trial::Trial;
 
 /// A write transaction that has the lock: its connection, its one `now`, and what it has
 /// done so far.
@@ -125,15 +127,33 @@ impl Txn<'_> {
         code: impl FnOnce(&mut Tx<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let conn = self.conn;
+        if let Some(guilt) = self.fence.trial.guilt_of(what) {
+            return Err(guilt);
+        }
+        let before = self.fence.trial.is_careful().then(|| violated(conn));
         let _inside = self.fence.enter(what);
         let outcome = catch_unwind(AssertUnwindSafe(|| code(&mut Tx::new(conn))));
         let overtime = self.fence.leave();
-        match outcome {
+        let outcome = match outcome {
             Err(panic) => Err(StoreFault::Panicked(text::of_panic(panic)).into()),
             Ok(_) if overtime => Err(StoreFault::TimedOut.into()),
             Ok(result) => result,
+        };
+        if conn.is_autocommit() {
+            self.fence.trial.convict(what, outcome.as_ref().err());
+        } else if outcome.is_ok() && before.is_some_and(|before| violated(conn) > before) {
+            return Err(StoreFault::Application("it left a foreign key violated".into()).into());
         }
+        outcome
     }
+}
+
+/// How many rows violate a foreign key; none where that cannot be told.
+fn violated(conn: &Connection) -> i64 {
+    let count = conn
+        .prepare_cached(sql::VIOLATED)
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
+    count.unwrap_or_default()
 }
 
 /// Keeps application code from what is not its own: transactions, savepoints, attached
@@ -142,6 +162,9 @@ pub(crate) struct AppFence {
     clock: Arc<dyn Clock>,
     limit_ms: i64,
     shared: Arc<Shared>,
+    pub(super) trial: Trial,
+    /// Application code has run since the last look.
+    entered: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -182,7 +205,8 @@ impl Drop for Leave<'_> {
 
 impl AppFence {
     pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: i64) -> Self {
-        Self { clock, limit_ms, shared: Arc::default() }
+        let (shared, trial, entered) = (Arc::default(), Trial::default(), Cell::default());
+        Self { clock, limit_ms, shared, trial, entered }
     }
 
     pub(crate) fn view(&self) -> FenceView {
@@ -214,7 +238,13 @@ impl AppFence {
         )
     }
 
+    /// Whether application code has run since this was last asked.
+    pub(super) fn was_entered(&self) -> bool {
+        self.entered.replace(false)
+    }
+
     fn enter(&self, what: &str) -> Leave<'_> {
+        self.entered.set(true);
         let now = self.clock.monotonic();
         self.shared.deadline.store(now.saturating_add(self.limit_ms), Ordering::Relaxed);
         self.shared.overtime.store(false, Ordering::Relaxed);
@@ -255,11 +285,21 @@ fn allowed(context: &AuthContext<'_>) -> bool {
         | AuthAction::Update { table_name, .. }
         | AuthAction::AlterTable { table_name, .. }
         | AuthAction::DropTable { table_name }
-        | AuthAction::CreateTrigger { table_name, .. }
         | AuthAction::DropTrigger { table_name, .. }
-        | AuthAction::CreateIndex { table_name, .. }
-        | AuthAction::DropIndex { table_name, .. } => !ours(table_name),
-        AuthAction::DropView { view_name } => !ours(view_name),
+        | AuthAction::DropIndex { table_name, .. }
+        // A table or view of our name would be taken for ours, before ours if temporary.
+        | AuthAction::CreateTable { table_name }
+        | AuthAction::CreateTempTable { table_name }
+        | AuthAction::CreateVtable { table_name, .. } => !ours(table_name),
+        AuthAction::DropView { view_name }
+        | AuthAction::CreateView { view_name }
+        | AuthAction::CreateTempView { view_name } => !ours(view_name),
+        AuthAction::CreateIndex { index_name: name, table_name }
+        | AuthAction::CreateTempIndex { index_name: name, table_name }
+        | AuthAction::CreateTrigger { trigger_name: name, table_name }
+        | AuthAction::CreateTempTrigger { trigger_name: name, table_name } => {
+            !ours(name) && !ours(table_name)
+        }
         _ => true,
     }
 }

@@ -152,8 +152,11 @@ async fn serve(session: &Arc<Session>, number: usize, spare: bool) {
                 tokio::task::yield_now().await;
             }
             None if spare => {
-                if tokio::time::timeout(IDLE, arrived).await.is_err() {
-                    return;
+                let idle = session.host.sleep(IDLE);
+                tokio::select! {
+                    () = arrived => {}
+                    // Its handlers that wait for something go with the thread: they stay.
+                    () = idle => if Rc::strong_count(&locals) == 1 { return },
                 }
             }
             None => arrived.await,
@@ -161,14 +164,18 @@ async fn serve(session: &Arc<Session>, number: usize, spare: bool) {
     }
 }
 
-fn start_local(session: &Arc<Session>, run: &Arc<Run>, locals: &Locals, thread: &str) {
+fn start_local(session: &Arc<Session>, run: &Arc<Run>, locals: &Rc<Locals>, thread: &str) {
     let Some(Starter::Local(start)) = session.starters.get(&run.claimed.kind) else {
         session.finish(run, Settle::Release);
         return;
     };
     let end = EndGuard::new(session, run, thread);
     let future = around::run(session.around.clone(), Call::of(run), start(run.clone(), locals));
-    let task = actix_rt::spawn(caught(future, end));
+    let on_thread = locals.clone();
+    let task = actix_rt::spawn(async move {
+        caught(future, end).await;
+        drop(on_thread);
+    });
     run.state().abort = Some(task.abort_handle());
 }
 

@@ -85,6 +85,10 @@ pub(crate) async fn stop(session: &Arc<Session>, grace: Duration) -> StopReport 
 
 /// Drops the handlers that have not ended; what cannot be dropped loses its handle.
 async fn cut_off(session: &Arc<Session>) {
+    // What was being handed out when the stop began, and has found no thread.
+    for run in session.pool.unstarted() {
+        session.finish(&run, Settle::Release);
+    }
     for run in session.runs() {
         if let Some(abort) = run.state().abort.take() {
             abort.abort();

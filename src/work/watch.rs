@@ -26,7 +26,8 @@ impl Session {
             self.climb(run, now);
         }
         self.send_again(now);
-        let most = self.capacity.slots + self.max_zombies + 1;
+        // Threads that never come back take no slot's place.
+        let most = self.capacity.slots + self.zombies().len() + 1;
         self.pool.relieve(self, now, most);
     }
 

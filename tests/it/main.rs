@@ -9,6 +9,7 @@
 #![allow(clippy::let_underscore_must_use, reason = "writing to a text cannot fail")]
 #![allow(clippy::disallowed_methods, reason = "tests open files as applications do")]
 
+mod application;
 mod around;
 mod conformance;
 mod disk;
@@ -23,4 +24,5 @@ mod process;
 mod running;
 mod stopping;
 mod support;
+mod threads;
 mod tidy;

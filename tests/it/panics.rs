@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::testing::{Faults, Lab, Point};
 use leasehold::{
     Ctx, FencedError, Hooks, Job, JobResult, Outcome, Runtime, Settings, Status, StoreFault,
@@ -76,6 +77,41 @@ async fn a_panic_of_the_supervisors_own_code_restarts_it() {
     let client = lab.runtime.client();
     client.cancel(&id, leasehold::Operator::named("test")).await.unwrap();
     assert_eq!(lab.runtime.wait(id, PATIENCE).await.unwrap().status, Status::Cancelled);
+}
+
+#[tokio::test]
+async fn heartbeats_and_time_limits_go_on_after_a_panic_of_the_supervisors_own_code() {
+    let clock = leasehold::ManualClock::at(0);
+    let (signals, faults) = (Signals::default(), Faults::default());
+    let runtime = Runtime::in_memory()
+        .state(signals.clone())
+        .handle(act)
+        .configure::<Act>(|settings| settings.timeout(Duration::from_secs(15)))
+        .faults(faults.clone())
+        .clock(clock.clone())
+        .start()
+        .await
+        .unwrap();
+    runtime.enqueue(Act::Hang.into_new().max_attempts(1_000_000)).await.unwrap();
+    signals.entered(1).await;
+    faults.arm(Point::Supervisor, 1);
+    let goes_on = async {
+        while runtime.health().restarts == 0 {
+            clock.advance(20);
+            tokio::task::yield_now().await;
+        }
+        let before = runtime.stats();
+        loop {
+            let stats = runtime.stats();
+            if stats.renewals > before.renewals && stats.failures > before.failures {
+                return;
+            }
+            clock.advance(20);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, goes_on).await.unwrap();
+    assert_eq!(runtime.health().restarts, 1);
 }
 
 #[tokio::test]
@@ -183,6 +219,36 @@ async fn a_panic_in_a_fenced_closure_rolls_back_what_it_wrote_and_nothing_else()
     assert_eq!(job.result.unwrap().as_str(), r#"["panicked: in the transaction",0]"#);
     assert_eq!(runtime.health().restarts, 0);
     bystander.check().await;
+}
+
+struct PanicsInDrop;
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("in a drop")
+    }
+}
+
+/// Lets go of a fenced write that is on its way, so that the store drops its closure.
+async fn lets_go(_: Poison, ctx: Ctx) -> JobResult {
+    let held = PanicsInDrop;
+    let write = ctx.fenced(move |_| -> leasehold::rusqlite::Result<()> {
+        let _held = &held;
+        Ok(())
+    });
+    assert!(write.now_or_never().is_none());
+    Ok(Outcome::Done)
+}
+
+#[tokio::test]
+async fn a_panic_when_a_fenced_closure_is_dropped_costs_nobody_else_anything() {
+    let runtime = Runtime::in_memory().handle(lets_go).start().await.unwrap();
+    for _ in 0..3 {
+        let id = runtime.enqueue(Poison).await.unwrap().id;
+        let job = runtime.wait(id, PATIENCE).await.unwrap();
+        assert_eq!((job.status, job.epoch), (Status::Completed, 1));
+    }
+    assert_eq!(runtime.health().restarts, 0);
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use leasehold::{Client, Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status, rusqlite};
 use serde::{Deserialize, Serialize};
 
+use crate::support::{child_folder, spawn_child};
+
 #[derive(Serialize, Deserialize)]
 struct Noop {
     n: u32,
@@ -127,4 +129,33 @@ fn a_file_that_somebody_writes_just_then_is_waited_for_when_it_is_opened_first()
             Client::open_blocking(&path).unwrap();
         });
     }
+}
+
+/// The child: a relative path, and a process that then goes to another folder.
+#[test]
+fn child_that_changes_its_folder() {
+    let Some(folder) = child_folder() else { return };
+    let other = folder.join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::env::set_current_dir(&folder).unwrap();
+    let runtime = Runtime::builder("jobs.db").state(Seen::default()).handle(noop);
+    let faults = leasehold::testing::Faults::default();
+    let runtime = runtime.faults(faults.clone()).start_blocking().unwrap();
+    let client = Client::open_blocking("jobs.db").unwrap();
+    std::env::set_current_dir(&other).unwrap();
+    // The store opens the file again after this.
+    runtime.quiet();
+    faults.arm(leasehold::testing::Point::Commit, 1);
+    let id = runtime.enqueue_blocking(Noop { n: 1 }).unwrap().id;
+    let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(rt.block_on(client.job(id)).unwrap().unwrap().status, Status::Pending);
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
+    std::process::exit(7);
+}
+
+#[test]
+fn a_relative_path_stays_the_same_file_although_the_process_changes_its_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = spawn_child("running::child_that_changes_its_folder", dir.path());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(7));
 }

@@ -33,7 +33,8 @@ async fn a_stop_returns_whatever_handlers_do_and_names_those_that_go_on() {
     let client = runtime.client();
     let bystander = Bystander::enqueue(&client).await;
     let mut stuck = BTreeSet::new();
-    for job in [Act::Block, Act::Spin] {
+    // Two that block; one that spins is in a process of its own, below.
+    for job in [Act::Block, Act::Block] {
         stuck.insert(runtime.enqueue(job).await.unwrap().id);
     }
     let never_wakes = runtime.enqueue(Act::Hang).await.unwrap().id;
@@ -109,6 +110,19 @@ async fn a_stop_returns_although_application_code_never_leaves_the_store() {
     let what = report.stuck_in_store.unwrap();
     assert!(what.contains("act") && what.contains(&id.to_string()), "{what}");
     signals.open();
+}
+
+#[tokio::test]
+async fn a_wait_ends_at_its_deadline_although_the_store_does_not_answer() {
+    let signals = Signals::default();
+    let builder = Runtime::in_memory().state(signals.clone()).handle(act);
+    let runtime = builder.start().await.unwrap();
+    let id = runtime.enqueue(Act::StickInStore).await.unwrap().id;
+    signals.entered(1).await;
+    let wait = runtime.wait(&id, Duration::from_millis(10));
+    let waited = tokio::time::timeout(BOUND, wait).await;
+    signals.open();
+    assert!(matches!(waited.unwrap(), Err(leasehold::Error::Deadline { id: late }) if late == id));
 }
 
 /// The child: every sort of stuck handler, a stop, and the end of `main`.
@@ -198,4 +212,39 @@ async fn a_quiet_runtime_claims_no_more_and_lets_what_runs_go_on() {
     assert_eq!(lab.job(&first).await.unwrap().status, Status::Completed);
     assert_eq!(lab.job(&second).await.unwrap().attempts, 0);
     assert_eq!(signals.times(), 1);
+}
+
+/// The child: runtimes come and go, and the process is as before.
+#[cfg(target_os = "linux")]
+#[test]
+fn child_that_counts_its_threads() {
+    let Some(folder) = child_folder() else { return };
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    for _ in 0..3 {
+        let builder = Runtime::builder(folder.join("jobs.db")).state(Signals::default());
+        let runtime = builder.handle(act).start_blocking().unwrap();
+        let id = runtime.enqueue_blocking(Act::Done).unwrap().id;
+        let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let job = rt.block_on(runtime.wait(id, Duration::from_secs(30))).unwrap();
+        assert_eq!(job.status, Status::Completed);
+        assert!(runtime.stop_blocking(GRACE).drained);
+    }
+    let gone = async {
+        while threads() > before {
+            tokio::task::yield_now().await;
+        }
+    };
+    let rt = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let gone = rt.block_on(async { tokio::time::timeout(2 * BOUND, gone).await });
+    assert!(gone.is_ok(), "{} threads, and {before} before", threads());
+    std::process::exit(7);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn runtimes_that_have_stopped_leave_no_thread_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = spawn_child("stopping::child_that_counts_its_threads", dir.path());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(7));
 }

@@ -1,0 +1,84 @@
+//! What the engine sees to between batches: leases of commits whose answer was lost, the log,
+//! the ballast, and a connection that application code has left in a state.
+
+use rusqlite::Connection;
+
+use crate::error::StoreFault;
+
+use super::claim::{Batch, Claimed};
+use super::disk;
+use super::engine::{Claimer, Engine};
+use super::open::Place;
+use super::{Checkpoints, statements as sql};
+
+impl Engine {
+    /// Hands out leases whose commit has landed after all. What cannot be looked up now is
+    /// looked up before the next batch.
+    pub(super) fn look_up_leases(&mut self, claimer: Option<&dyn Claimer>) {
+        let Some(claimer) = claimer.filter(|_| !self.unsure.is_empty()) else { return };
+        let unsure = std::mem::take(&mut self.unsure);
+        match self.connect().and_then(|()| self.holding(&unsure)) {
+            Ok(held) => {
+                let landed = unsure.into_iter().filter(|one| held.contains(&one.key)).collect();
+                claimer.deliver(Batch { claimed: landed, more: true, next_due: None });
+            }
+            Err(fault) => {
+                log::warn!(error:% = fault; "leases could not be looked up yet");
+                self.unsure = unsure;
+            }
+        }
+    }
+
+    /// Which of these leases are in the database.
+    pub(super) fn holding(&self, leases: &[Claimed]) -> Result<Vec<i64>, StoreFault> {
+        let Some(conn) = self.conn.as_ref() else { return Err(StoreFault::Stopped) };
+        let mut statement = conn.prepare_cached(sql::HOLDS)?;
+        let mut held = Vec::new();
+        for lease in leases {
+            if statement.exists((lease.key, lease.holder.token))? {
+                held.push(lease.key);
+            }
+        }
+        Ok(held)
+    }
+
+    pub(super) fn give_up_ballast(&mut self) -> bool {
+        let now = self.clock.monotonic();
+        self.ballast.as_mut().is_some_and(|ballast| ballast.give_up(now))
+    }
+
+    /// Sees to the log: writes it back where it has grown large, answers its size in bytes.
+    /// With `last`, at a stop, it is cut off too.
+    pub(crate) fn see_to_log(&mut self, last: bool) -> u64 {
+        let Place::File(path) = self.place.clone() else { return 0 };
+        let size = disk::log_size(&path);
+        let Some(conn) = self.conn.as_ref() else { return size };
+        if self.settings.checkpoints == Checkpoints::Never || !(last || disk::is_large(size)) {
+            return size;
+        }
+        let seen = if last { disk::cut_off(conn).map(|()| true) } else { disk::write_back(conn) };
+        match seen {
+            Ok(true) => {}
+            Ok(false) => log::debug!("a reader keeps the log from being written back"),
+            Err(fault) => log::info!(error:% = fault; "the log was not written back"),
+        }
+        if last {
+            // The next batch, if there is one, starts with a connection as it should be.
+            self.mistrust();
+        }
+        disk::log_size(&path)
+    }
+
+    /// Replaces a connection on which application code has left a statement open: no write
+    /// could be committed on it any more, or every read would see the file as it was then.
+    pub(super) fn drop_busy(&mut self) {
+        let is_file = matches!(self.place, Place::File(_));
+        if is_file
+            && self.fence.was_entered()
+            && self.conn.as_ref().is_some_and(Connection::is_busy)
+        {
+            log::error!("application code left a statement open; the connection is replaced");
+            self.mistrust();
+        }
+    }
+}
