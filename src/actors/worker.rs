@@ -86,8 +86,9 @@ async fn look_for_work(session: &Session, place: &AtomicU64, number: u64) {
                 look(session).await;
             }
             pause = if watch.is_some() { LOOK } else { POLL };
-            if let Some(at) = session.next_due() {
-                pause = pause.min(at.saturating_sub(clock.now()).max(1));
+            // What is due already has been looked for; it is looked for again at the usual pace.
+            if let Some(at) = session.next_due().filter(|at| *at > clock.now()) {
+                pause = pause.min(at.saturating_sub(clock.now()));
             }
         }
         let pause = clock.sleep(Duration::from_millis(pause.unsigned_abs()));

@@ -239,8 +239,11 @@ impl Blocking {
             pool.serve(&name);
         });
         if let Err(error) = spawned {
-            // The job waits in the queue for a thread that ends its own.
             log::error!(error:% = error; "no thread could be started for a blocking handler");
+            let unserved = locked(&self.state).queue.pop_back();
+            if let Some((session, run)) = unserved {
+                session.finish(&run, Settle::Snooze(1_000));
+            }
         }
     }
 
