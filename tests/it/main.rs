@@ -14,6 +14,7 @@ mod conformance;
 mod example;
 mod import;
 mod leases;
+mod model;
 mod panics;
 mod running;
 mod stopping;
