@@ -1,5 +1,6 @@
 //! Opening the database: connections, pragmas read back, migrations, the write probe.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use r2d2::ManageConnection;
@@ -87,6 +88,10 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     prepare_connection(&conn, settings.busy_timeout)?;
     set(&conn, "foreign_keys", "1", "1")?;
     if let Place::File(path) = place {
+        // Where the file may only be read, that is how `SQLite` opens it.
+        if conn.is_readonly(rusqlite::MAIN_DB)? {
+            return Err(StoreFault::ReadOnly);
+        }
         refuse_unknown_future(&conn)?;
         write_ahead(&conn, settings.busy_timeout).map_err(|fault| match fault {
             StoreFault::Sql(error) => StoreFault::Sql(format!(
@@ -107,19 +112,23 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     Ok(conn)
 }
 
-/// Turns the write-ahead log on. Where somebody else writes to the file at that moment `SQLite`
-/// says busy at once, whatever its timeout, so it is asked again until the time is up.
+/// Turns the write-ahead log on. Where somebody else uses the file at that moment `SQLite` says
+/// busy, at times at once and at times after its timeout, so it is asked without one, again and
+/// again until the time is up.
 #[allow(clippy::disallowed_methods, reason = "a short wait on the store's own thread")]
 fn write_ahead(conn: &Connection, busy_timeout: u64) -> Result<()> {
     const PAUSE: u64 = 10;
     let mut left = busy_timeout / PAUSE;
-    loop {
+    conn.busy_timeout(std::time::Duration::ZERO)?;
+    let done = loop {
         match set(conn, "journal_mode", "wal", "wal") {
             Err(StoreFault::Busy) if left > 0 => left -= 1,
-            done => return done,
+            done => break done,
         }
         std::thread::sleep(std::time::Duration::from_millis(PAUSE));
-    }
+    };
+    conn.busy_timeout(std::time::Duration::from_millis(busy_timeout))?;
+    done
 }
 
 /// Sets a pragma and reads it back: `SQLite` ignores what it does not know.
@@ -158,6 +167,18 @@ pub(super) fn versions(conn: &Connection) -> Result<Option<(i64, i64)>> {
     Ok(Some(conn.query_row(sql::SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
 }
 
+/// What of the schema is not there, by name.
+fn lacking(conn: &Connection) -> Result<Vec<&'static str>> {
+    let mut statement = conn.prepare("SELECT name FROM sqlite_schema")?;
+    let there: HashSet<String> =
+        statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let made = MIGRATIONS.iter().flat_map(|step| step.lines()).filter_map(|line| {
+        let made = line.strip_prefix("CREATE ")?;
+        made.split(' ').find(|word| word.starts_with("leasehold_"))
+    });
+    Ok(made.filter(|name| !there.contains(*name)).collect())
+}
+
 fn refuse_unknown_future(conn: &Connection) -> Result<()> {
     match versions(conn)? {
         Some((_, oldest_compatible)) if oldest_compatible > VERSION => {
@@ -174,9 +195,15 @@ fn migrate(conn: &mut Connection) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     refuse_unknown_future(&tx)?;
     let version = versions(&tx)?.map_or(0, |(version, _)| version);
+    if version == 0 && !lacking(&tx)?.contains(&"leasehold_job") {
+        return Err(StoreFault::Corrupt("leasehold_schema is gone".into()));
+    }
     let done = usize::try_from(version).unwrap_or_default();
     for step in MIGRATIONS.iter().skip(done) {
         tx.execute_batch(step)?;
+    }
+    if let Some(name) = lacking(&tx)?.first().filter(|_| version <= VERSION) {
+        return Err(StoreFault::Corrupt(format!("{name} is gone")));
     }
     // The probe: a write to a real table, on every start.
     tx.execute("UPDATE leasehold_schema SET version = max(version, ?1) WHERE one = 1", [VERSION])?;

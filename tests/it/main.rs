@@ -12,6 +12,7 @@
 
 mod conformance;
 mod example;
+mod files;
 mod import;
 mod leases;
 mod model;
