@@ -17,7 +17,7 @@ use crate::rules::text;
 
 use super::cache::Cache;
 use super::claim::{Batch, Want};
-use super::open::{Place, VERSION, versions, writer};
+use super::open::{Files, Place, VERSION, versions, writer};
 use super::txn::{AppFence, Effects, FenceView, Txn};
 use super::{StoreSettings, statements as sql};
 
@@ -50,6 +50,8 @@ pub(crate) struct Engine {
     faults: Faults,
     fence: AppFence,
     conn: Option<Connection>,
+    /// The files that are open.
+    files: Option<Files>,
     cache: Cache,
 }
 
@@ -81,9 +83,9 @@ impl Engine {
         faults: Faults,
     ) -> Result<Self, StoreFault> {
         let fence = AppFence::new(clock.clone(), settings.code_limit);
-        let conn = None;
-        let cache = Cache::default();
-        let mut engine = Self { place, settings, clock, entropy, faults, fence, conn, cache };
+        let (conn, files, cache) = (None, None, Cache::default());
+        let mut engine =
+            Self { place, settings, clock, entropy, faults, fence, conn, files, cache };
         engine.connect()?;
         Ok(engine)
     }
@@ -106,8 +108,14 @@ impl Engine {
     }
 
     fn connect(&mut self) -> Result<(), StoreFault> {
+        if let Some(files) = &self.files {
+            files.still_there(self.conn.is_some())?;
+        }
         if self.conn.is_none() {
             let conn = writer(&self.place, &self.settings)?;
+            if let Place::File(path) = &self.place {
+                self.files = Files::of(path);
+            }
             self.fence.install(&conn)?;
             self.cache.forget();
             self.conn = Some(conn);

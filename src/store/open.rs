@@ -37,6 +37,58 @@ pub(crate) enum Place {
     Memory,
 }
 
+/// The database and its log as they are on the disk. `SQLite` goes on in a file that was taken
+/// away, and what it writes there is lost with the last process that has it open.
+pub(super) struct Files(#[cfg(unix)] [(PathBuf, (u64, u64)); 2]);
+
+#[cfg(unix)]
+impl Files {
+    fn number(path: &std::path::Path) -> std::io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
+    }
+
+    pub(super) fn of(path: &std::path::Path) -> Option<Self> {
+        // As `SQLite` has it: past links, and wherever the process goes.
+        let path = path.canonicalize().ok()?;
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        let known = |path: PathBuf| Self::number(&path).ok().map(|number| (path, number));
+        Some(Self([known(path)?, known(log.into())?]))
+    }
+
+    /// Whether they are the same files still. The log goes by itself with the last connection.
+    pub(super) fn still_there(&self, connected: bool) -> Result<()> {
+        let [file, log] = &self.0;
+        for (path, number) in std::iter::once(file).chain(connected.then_some(log)) {
+            match Self::number(path) {
+                Ok(found) if found == *number => {}
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+                _ => {
+                    return Err(StoreFault::Io(format!(
+                        "{} was taken away while it was open; put it back, or start again",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elsewhere an open file cannot be taken away.
+#[cfg(not(unix))]
+impl Files {
+    pub(super) fn of(_: &std::path::Path) -> Option<Self> {
+        None
+    }
+
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as on unix")]
+    pub(super) fn still_there(&self, _: bool) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// The pool's manager: a connection that is still in a transaction, or in a statement, is
 /// broken and is not handed out again.
 pub(super) struct Manager(SqliteConnectionManager);

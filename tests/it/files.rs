@@ -127,6 +127,32 @@ async fn files_locked_by_somebody_else_are_refused_in_time() {
     );
 }
 
+/// Jobs must not go into a file that nobody will ever open again.
+#[cfg(unix)]
+#[tokio::test]
+async fn files_that_are_taken_away_take_no_more_jobs() {
+    for taken in ["jobs.db", "jobs.db-wal"] {
+        let folder = tempfile::tempdir().unwrap();
+        let link = tempfile::tempdir().unwrap();
+        let path = link.path().join("link.db");
+        std::os::unix::fs::symlink(folder.path().join("jobs.db"), &path).unwrap();
+        let client = Client::open(&path).await.unwrap();
+        client.enqueue(mail().id("a")).await.unwrap();
+        std::fs::rename(folder.path().join(taken), folder.path().join("away")).unwrap();
+        for _ in 0..2 {
+            let error = client.enqueue(mail().id("b")).await.unwrap_err();
+            let text = error.to_string();
+            println!("{text}");
+            assert!(matches!(error, Error::Store(StoreFault::Io(_))), "{error:?}");
+            assert!(text.contains(&folder.path().join(taken).display().to_string()), "{text}");
+        }
+        assert!(!folder.path().join(taken).exists(), "nothing new takes its place");
+        std::fs::rename(folder.path().join("away"), folder.path().join(taken)).unwrap();
+        client.enqueue(mail().id("b")).await.unwrap();
+        assert!(client.job("b").await.unwrap().is_some());
+    }
+}
+
 /// A child with this test's binary, under a shell that has set it up; answers what it printed.
 #[cfg(unix)]
 fn child(test: &str, folder: &Path, setup: &str) -> String {
