@@ -205,6 +205,18 @@ impl StoreFault {
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Busy | Self::Full | Self::Io(_) | Self::Unknown(_) | Self::ReadOnly)
     }
+
+    /// What to do about a file that cannot be opened for this reason, to follow its text.
+    const fn way_out(&self) -> &'static str {
+        match self {
+            Self::Busy => "; find the process that holds the lock, or open it again later",
+            Self::Full => "; make room on the disk",
+            Self::Io(_) => "; the path must be of a file, in a folder that is there and writable",
+            Self::ReadOnly => "; this process must be allowed to write the file and its folder",
+            Self::Corrupt(_) => "; restore it from a backup, or open another file",
+            _ => "",
+        }
+    }
 }
 
 impl Display for StoreFault {
@@ -279,7 +291,9 @@ impl Display for Error {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Store(fault) => fault.fmt(f),
-            Self::Open { path, fault } => write!(f, "cannot open {}: {fault}", path.display()),
+            Self::Open { path, fault } => {
+                write!(f, "cannot open {}: {fault}{}", path.display(), fault.way_out())
+            }
             Self::Setup(text) => f.write_str(text),
             Self::Deadline { id } => write!(f, "job {id} has not ended by the deadline"),
         }

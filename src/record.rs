@@ -6,7 +6,7 @@ use crate::job::{ErrorClass, JobId, Phase, Status, Verdict};
 use crate::json::Json;
 
 /// A job as it stands: every column of its row but the claim token.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the columns are described once, in the semantics")]
 pub struct JobRecord {

@@ -1,5 +1,6 @@
 //! Testing with a frozen clock.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::work::stop::StopReport;
 
 pub use crate::faults::{Faults, Point};
 
-/// A store in memory with a frozen clock and fixed draws, driven by hand: nothing runs in it.
+/// A store with a frozen clock and fixed draws, driven by hand: nothing runs in it.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The store's client.
@@ -47,12 +48,14 @@ pub struct BenchSettings {
     pub keep: [Option<i64>; 3],
     /// Hooks by kind.
     pub hooks: Vec<(String, crate::Hooks)>,
+    /// The database's file, where it is not in memory.
+    pub path: Option<PathBuf>,
 }
 
 impl Default for BenchSettings {
     fn default() -> Self {
         let (now, draws) = (1_000_000, vec![0.5]);
-        Self { now, draws, grace: 0, keep: [None; 3], hooks: Vec::new() }
+        Self { now, draws, grace: 0, keep: [None; 3], hooks: Vec::new(), path: None }
     }
 }
 
@@ -61,13 +64,13 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Setup`] for hooks that cannot go together; [`crate::Error::Open`], which
-    /// memory does not give cause for.
+    /// [`crate::Error::Setup`] for hooks that cannot go together; [`crate::Error::Open`], for
+    /// which only a file gives cause.
     pub async fn start(settings: BenchSettings) -> Result<Self> {
         settings.hooks.iter().try_for_each(|(kind, hooks)| hooks.check(kind))?;
         let clock = ManualClock::at(settings.now);
         let entropy = Arc::new(FixedEntropy::new(&settings.draws, 1));
-        let mut config = HostConfig::new(Place::Memory);
+        let mut config = HostConfig::new(settings.path.map_or(Place::Memory, Place::File));
         config.clock = Arc::new(clock.clone());
         config.entropy = entropy.clone();
         config.store.grace = settings.grace;

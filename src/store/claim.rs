@@ -146,25 +146,37 @@ impl Txn<'_> {
 
     /// Takes rows from the pair whose head is best, until another's head is better.
     fn take_in_order(&mut self, claiming: &mut Claiming<'_>, pairs: &[Pair]) -> Result<()> {
-        let mut heads = self.heads(Lane::Ready, pairs)?;
-        if claiming.suspects > 0 {
-            heads.extend(self.heads(Lane::Suspect, pairs)?);
-        }
+        let mut heads = self.all_heads(claiming, pairs)?;
         while claiming.batch.claimed.len() < claiming.want.limit {
             heads.sort_by(|a, b| b.place.cmp(&a.place));
             let Some(head) = heads.pop() else { break };
             let bound = heads.last().map(|next| next.place.clone());
-            self.take_from(claiming, &head, bound.as_ref())?;
+            let moved = self.take_from(claiming, &head, bound.as_ref())?;
             if claiming.met >= TURNED_AT_MOST {
                 claiming.batch.more = true;
                 break;
             }
             let room = claiming.room(head.pair, head.lane);
-            if room > 0 && claiming.batch.claimed.len() < claiming.want.limit {
+            if moved {
+                heads = self.all_heads(claiming, pairs)?;
+            } else if room > 0 && claiming.batch.claimed.len() < claiming.want.limit {
                 heads.extend(self.heads(head.lane, &[head.pair])?);
             }
         }
         Ok(())
+    }
+
+    /// The heads of both lanes, of all pairs that have room left.
+    fn all_heads(&mut self, claiming: &Claiming<'_>, pairs: &[Pair]) -> Result<Vec<Head>> {
+        let mut heads = Vec::new();
+        for lane in [Lane::Ready, Lane::Suspect] {
+            let mut open = pairs.to_vec();
+            open.retain(|pair| claiming.room(*pair, lane) > 0);
+            if !open.is_empty() {
+                heads.extend(self.heads(lane, &open)?);
+            }
+        }
+        Ok(heads)
     }
 
     fn heads(&mut self, lane: Lane, pairs: &[Pair]) -> Result<Vec<Head>> {
@@ -182,13 +194,14 @@ impl Txn<'_> {
         Ok(heads)
     }
 
-    /// Takes rows of one pair, up to where another pair's head comes first.
+    /// Takes rows of one pair, up to where another pair's head comes first; stops, and answers
+    /// so, where a row that it met has made way for others.
     fn take_from(
         &mut self,
         claiming: &mut Claiming<'_>,
         head: &Head,
         bound: Option<&Place>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let statement = if head.lane == Lane::Suspect { sql::SUSPECTS } else { sql::READY };
         let free = claiming.want.limit - claiming.batch.claimed.len();
         let room = claiming.room(head.pair, head.lane).min(room_of(free));
@@ -208,20 +221,24 @@ impl Txn<'_> {
         }
         for raw in found {
             let row = self.named(raw)?;
-            self.meet_row(claiming, head, &row)?;
+            if self.meet_row(claiming, head, &row)? {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
-    fn meet_row(&mut self, claiming: &mut Claiming<'_>, head: &Head, row: &Row) -> Result<()> {
+    /// Answers whether rows that the limit of the row's key had held back may have come up.
+    fn meet_row(&mut self, claiming: &mut Claiming<'_>, head: &Head, row: &Row) -> Result<bool> {
         if let Some(key) = &row.limit_key
             && !row.is_owed()
             && self.key_room(claiming, key)? <= 0
         {
             claiming.met += 1;
-            return self.set_lane(row.key, Lane::Held);
+            self.set_lane(row.key, Lane::Held)?;
+            return Ok(false);
         }
-        let Some(facts) = self.facts(head.pair.kind)? else { return Ok(()) };
+        let Some(facts) = self.facts(head.pair.kind)? else { return Ok(false) };
         let owner = claiming.want.owner.clone();
         let by = Claimant { owner, token: self.entropy.bytes(), early: false };
         match meet(row, &facts, by, self.now) {
@@ -229,17 +246,18 @@ impl Txn<'_> {
                 let claimed = self.lease(row, &new, facts)?;
                 claiming.took(head, row);
                 claiming.batch.claimed.push(claimed);
-                Ok(())
+                return Ok(false);
             }
-            Met::Ended(change) => {
-                claiming.met += 1;
-                self.end_met(row, &facts, &change)
-            }
+            Met::Ended(change) => self.end_met(row, &facts, &change)?,
             Met::NotDue => {
-                claiming.met += 1;
-                self.set_lane(row.key, Lane::Scheduled)
+                self.set_lane(row.key, Lane::Scheduled)?;
+                if let Some(key) = &row.limit_key {
+                    self.free_held(key)?;
+                }
             }
         }
+        claiming.met += 1;
+        Ok(row.limit_key.is_some())
     }
 
     /// Ends a row that a claim met; where its hooks do not agree it stays owed.

@@ -18,7 +18,7 @@ use crate::rules::text;
 use super::cache::Cache;
 use super::claim::{Batch, Claimed, Want};
 use super::disk::Ballast;
-use super::open::{Place, VERSION, versions, writer};
+use super::open::{Files, Place, VERSION, versions, writer};
 use super::txn::{AppFence, Effects, FenceView, Txn};
 use super::{StoreSettings, statements as sql};
 
@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     faults: Faults,
     pub(super) fence: AppFence,
     pub(super) conn: Option<Connection>,
+    /// The files that are open.
+    files: Option<Files>,
     cache: Cache,
     /// Leases of commits whose answer was lost: to be looked up, as nobody else knows of them.
     pub(super) unsure: Vec<Claimed>,
@@ -85,15 +87,25 @@ impl Engine {
         faults: Faults,
     ) -> Result<Self, StoreFault> {
         let fence = AppFence::new(clock.clone(), settings.code_limit);
-        let conn = None;
-        let cache = Cache::default();
+        let (conn, files, cache) = (None, None, Cache::default());
         let ballast = match &place {
             Place::File(path) if settings.ballast => Some(Ballast::beside(path)),
             _ => None,
         };
         let unsure = Vec::new();
-        let mut engine =
-            Self { place, settings, clock, entropy, faults, fence, conn, cache, unsure, ballast };
+        let mut engine = Self {
+            place,
+            settings,
+            clock,
+            entropy,
+            faults,
+            fence,
+            conn,
+            files,
+            cache,
+            unsure,
+            ballast,
+        };
         engine.connect()?;
         Ok(engine)
     }
@@ -116,8 +128,14 @@ impl Engine {
     }
 
     pub(super) fn connect(&mut self) -> Result<(), StoreFault> {
+        if let Some(files) = &self.files {
+            files.still_there(self.conn.is_some())?;
+        }
         if self.conn.is_none() {
             let conn = writer(&self.place, &self.settings)?;
+            if let Place::File(path) = &self.place {
+                self.files = Files::of(path);
+            }
             self.fence.install(&conn)?;
             self.cache.forget();
             self.conn = Some(conn);

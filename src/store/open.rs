@@ -1,5 +1,6 @@
 //! Opening the database: connections, pragmas read back, migrations, the write probe.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use r2d2::ManageConnection;
@@ -34,6 +35,58 @@ pub(crate) enum Place {
     File(PathBuf),
     /// In memory, on one connection; gone with it.
     Memory,
+}
+
+/// The database and its log as they are on the disk. `SQLite` goes on in a file that was taken
+/// away, and what it writes there is lost with the last process that has it open.
+pub(super) struct Files(#[cfg(unix)] [(PathBuf, (u64, u64)); 2]);
+
+#[cfg(unix)]
+impl Files {
+    fn number(path: &std::path::Path) -> std::io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
+    }
+
+    pub(super) fn of(path: &std::path::Path) -> Option<Self> {
+        // As `SQLite` has it: past links, and wherever the process goes.
+        let path = path.canonicalize().ok()?;
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        let known = |path: PathBuf| Self::number(&path).ok().map(|number| (path, number));
+        Some(Self([known(path)?, known(log.into())?]))
+    }
+
+    /// Whether they are the same files still. The log goes by itself with the last connection.
+    pub(super) fn still_there(&self, connected: bool) -> Result<()> {
+        let [file, log] = &self.0;
+        for (path, number) in std::iter::once(file).chain(connected.then_some(log)) {
+            match Self::number(path) {
+                Ok(found) if found == *number => {}
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+                _ => {
+                    return Err(StoreFault::Io(format!(
+                        "{} was taken away while it was open; put it back, or start again",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elsewhere an open file cannot be taken away.
+#[cfg(not(unix))]
+impl Files {
+    pub(super) fn of(_: &std::path::Path) -> Option<Self> {
+        None
+    }
+
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as on unix")]
+    pub(super) fn still_there(&self, _: bool) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The pool's manager: a connection that is still in a transaction, or in a statement, is
@@ -87,6 +140,10 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     prepare_connection(&conn, settings.busy_timeout)?;
     set(&conn, "foreign_keys", "1", "1")?;
     if let Place::File(path) = place {
+        // Where the file may only be read, that is how `SQLite` opens it.
+        if conn.is_readonly(rusqlite::MAIN_DB)? {
+            return Err(StoreFault::ReadOnly);
+        }
         refuse_unknown_future(&conn)?;
         write_ahead(&conn, settings.busy_timeout).map_err(|fault| match fault {
             StoreFault::Sql(error) => StoreFault::Sql(format!(
@@ -108,19 +165,23 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     Ok(conn)
 }
 
-/// Turns the write-ahead log on. Where somebody else writes to the file at that moment `SQLite`
-/// says busy at once, whatever its timeout, so it is asked again until the time is up.
+/// Turns the write-ahead log on. Where somebody else uses the file at that moment `SQLite` says
+/// busy, at times at once and at times after its timeout, so it is asked without one, again and
+/// again until the time is up.
 #[allow(clippy::disallowed_methods, reason = "a short wait on the store's own thread")]
 fn write_ahead(conn: &Connection, busy_timeout: u64) -> Result<()> {
     const PAUSE: u64 = 10;
     let mut left = busy_timeout / PAUSE;
-    loop {
+    conn.busy_timeout(std::time::Duration::ZERO)?;
+    let done = loop {
         match set(conn, "journal_mode", "wal", "wal") {
             Err(StoreFault::Busy) if left > 0 => left -= 1,
-            done => return done,
+            done => break done,
         }
         std::thread::sleep(std::time::Duration::from_millis(PAUSE));
-    }
+    };
+    conn.busy_timeout(std::time::Duration::from_millis(busy_timeout))?;
+    done
 }
 
 /// Sets a pragma and reads it back: `SQLite` ignores what it does not know.
@@ -159,6 +220,18 @@ pub(super) fn versions(conn: &Connection) -> Result<Option<(i64, i64)>> {
     Ok(Some(conn.query_row(sql::SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
 }
 
+/// What of the schema is not there, by name.
+fn lacking(conn: &Connection) -> Result<Vec<&'static str>> {
+    let mut statement = conn.prepare("SELECT name FROM sqlite_schema")?;
+    let there: HashSet<String> =
+        statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let made = MIGRATIONS.iter().flat_map(|step| step.lines()).filter_map(|line| {
+        let made = line.strip_prefix("CREATE ")?;
+        made.split(' ').find(|word| word.starts_with("leasehold_"))
+    });
+    Ok(made.filter(|name| !there.contains(*name)).collect())
+}
+
 fn refuse_unknown_future(conn: &Connection) -> Result<()> {
     match versions(conn)? {
         Some((_, oldest_compatible)) if oldest_compatible > VERSION => {
@@ -175,12 +248,18 @@ fn migrate(conn: &mut Connection, how: Migrate) -> Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     refuse_unknown_future(&tx)?;
     let version = versions(&tx)?.map_or(0, |(version, _)| version);
+    if version == 0 && !lacking(&tx)?.contains(&"leasehold_job") {
+        return Err(StoreFault::Corrupt("leasehold_schema is gone".into()));
+    }
     let done = usize::try_from(version).unwrap_or_default();
     if how == Migrate::Require && done < MIGRATIONS.len() {
         return Err(StoreFault::TooOld { version, needed: VERSION });
     }
     for step in MIGRATIONS.iter().skip(done) {
         tx.execute_batch(step)?;
+    }
+    if let Some(name) = lacking(&tx)?.first().filter(|_| version <= VERSION) {
+        return Err(StoreFault::Corrupt(format!("{name} is gone")));
     }
     // The probe: a write to a real table, on every start.
     tx.execute("UPDATE leasehold_schema SET version = max(version, ?1) WHERE one = 1", [VERSION])?;

@@ -63,10 +63,12 @@ statements! {
         FROM leasehold_attempts a LEFT JOIN leasehold_names o ON o.id = a.owner \
         WHERE a.job = ?1 ORDER BY a.n";
 
-    INSERT = "INSERT INTO leasehold_job (id, kind, queue, status, lane, priority, run_at, \
+    /// No key is given twice, even where the job that had it is deleted: its holder may write.
+    INSERT = "INSERT INTO leasehold_job (key, id, kind, queue, status, lane, priority, run_at, \
         created_at, updated_at, attempts, max_attempts, epoch, stalls, seq, tenant, \
         organization, idempotency_key, dedup_key, lock_key, limit_key) \
-        VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?7, 0, ?8, 0, 0, 0, ?9, ?10, ?11, ?12, ?13, ?14)";
+        VALUES (1 + max(ifnull((SELECT max(key) FROM leasehold_job), 0), ifnull((SELECT value \
+        FROM leasehold_state WHERE name = 'last_key'), 0)), ?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?7, 0, ?8, 0, 0, 0, ?9, ?10, ?11, ?12, ?13, ?14)";
     INSERT_PAYLOAD = "INSERT INTO leasehold_payload (job, payload) VALUES (?1, ?2)";
     INSERT_LABEL = "INSERT INTO leasehold_label (job, reason, subject_type, subject_id, meta, \
         trace_context) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";

@@ -168,7 +168,7 @@ pub async fn record(client: &Client, id: &JobId) -> JobRecord {
 }
 
 /// Set in a child process: the folder that it works in.
-const CHILD: &str = "LEASEHOLD_TEST_CHILD";
+pub const CHILD: &str = "LEASEHOLD_TEST_CHILD";
 
 /// The folder, where this process is a child started by [`spawn_child`].
 pub fn child_folder() -> Option<PathBuf> {

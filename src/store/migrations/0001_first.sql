@@ -154,6 +154,13 @@ CREATE TRIGGER leasehold_job_deleted AFTER DELETE ON leasehold_job BEGIN
   DELETE FROM leasehold_attempts WHERE job = old.key;
 END;
 
+-- The highest key is remembered where its job goes, so that it is never given to another.
+CREATE TRIGGER leasehold_key_used AFTER DELETE ON leasehold_job
+WHEN old.key > (SELECT ifnull(max(key), 0) FROM leasehold_job) BEGIN
+  INSERT INTO leasehold_state (name, value) VALUES ('last_key', old.key)
+    ON CONFLICT (name) DO UPDATE SET value = max(value, old.key);
+END;
+
 -- What every process must know of a kind, whichever registered it.
 CREATE TABLE leasehold_kinds (
   kind          INTEGER PRIMARY KEY,

@@ -1,0 +1,63 @@
+//! What random commands have found once, in as few steps as it takes.
+
+use leasehold::testing::{Bench, BenchSettings};
+use leasehold::{Json, NewJob, Operator, Refusal, Settings};
+
+async fn bench() -> Bench {
+    let bench = Bench::start(BenchSettings::default()).await.unwrap();
+    bench.client.register("mail", Settings::new()).await.unwrap();
+    bench
+}
+
+fn mail(id: &str) -> NewJob {
+    NewJob::raw("mail", None).id(id)
+}
+
+fn by() -> Operator {
+    Operator::named("ann")
+}
+
+/// The row of a new job must not take the place of a deleted one, which its holder still
+/// writes to.
+#[tokio::test]
+async fn model_once_a_lease_of_a_deleted_job_reaches_no_other_job() {
+    let client = bench().await.client;
+    for id in ["b", "a"] {
+        client.enqueue(mail("a")).await.unwrap();
+        let late = client.claim_by_id("a", "w").await.unwrap().unwrap();
+        client.claim_by_id("a", "w").await.unwrap();
+        late.complete(None).await.unwrap();
+        client.delete("a", by()).await.unwrap();
+        client.enqueue(mail(id)).await.unwrap();
+        let next = client.claim_by_id(id, "w").await.unwrap().unwrap();
+        next.checkpoint("", Json::parse("1").unwrap()).await.unwrap();
+        let before = client.job(id).await.unwrap();
+        for refused in [late.complete(None).await, late.hand_back().await] {
+            assert_eq!(refused.unwrap_err().refusal(), Some(&Refusal::NotFound));
+        }
+        assert_eq!(late.load().await.unwrap(), []);
+        assert_eq!(client.job(id).await.unwrap(), before);
+        assert_eq!(client.attempts(id).await.unwrap(), []);
+        next.complete(None).await.unwrap();
+        client.delete(id, by()).await.unwrap();
+    }
+}
+
+/// A row that was due before the clock went back gives the place of its limit key to the next.
+#[tokio::test]
+async fn model_once_a_job_that_is_no_longer_due_holds_no_other_back() {
+    let Bench { client, clock, .. } = bench().await;
+    client.limit_key("one", 1).await.unwrap();
+    let limited = |id: &str| mail(id).limit_key("one");
+    client.enqueue(limited("a")).await.unwrap();
+    let lease = client.claim(&["mail"], "w", 1).await.unwrap().remove(0);
+    client.enqueue(limited("b").run_at(1_010_000).priority(-10)).await.unwrap();
+    client.enqueue(limited("c")).await.unwrap();
+    clock.advance(10_000);
+    assert!(client.claim(&["mail"], "w", 3).await.unwrap().is_empty());
+    lease.complete(None).await.unwrap();
+    clock.advance(-10_000);
+    let leases = client.claim(&["mail"], "w", 3).await.unwrap();
+    let ids: Vec<_> = leases.iter().map(|lease| lease.job().to_string()).collect();
+    assert_eq!(ids, ["c"]);
+}
