@@ -12,8 +12,8 @@ use super::run::Run;
 use super::session::Session;
 
 /// How long handlers that were cut off are waited for, and then the store, in real time.
-const CUT: Duration = Duration::from_millis(55);
-const LAND: Duration = Duration::from_millis(35);
+const CUT: Duration = Duration::from_millis(45);
+const LAND: Duration = Duration::from_millis(30);
 
 /// What a stop came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,9 +65,12 @@ pub(crate) async fn stop(session: &Arc<Session>, grace: Duration) -> StopReport 
     if !drained {
         cut_off(session).await;
     }
-    tokio::select! {
-        () = session.host.store.see_to_log(true) => {}
-        () = clock::moment(LAND) => {}
+    // A store that is stuck is waited for once, and not again for its log.
+    if session.host.inside.inside().is_none() {
+        tokio::select! {
+            () = session.host.store.see_to_log(true) => {}
+            () = clock::moment(LAND) => {}
+        }
     }
     let mut in_flight: Vec<_> = session.runs().iter().map(|run| InFlight::of(run)).collect();
     in_flight.extend(session.zombies().iter().map(|run| InFlight::of(run)));
