@@ -23,6 +23,7 @@ mod json;
 mod kind;
 mod lease;
 mod new_job;
+mod options;
 mod owner;
 mod process;
 mod record;

@@ -60,7 +60,7 @@ pub enum Checkpoints {
 }
 
 /// What a store is told when it is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct StoreSettings {
     pub(crate) durability: Durability,
     /// Added to a lease before it counts as lost, in milliseconds.
@@ -75,6 +75,8 @@ pub(crate) struct StoreSettings {
     /// A ballast file is kept beside the database.
     pub(crate) ballast: bool,
     pub(crate) hooks: txn::HookTable,
+    /// The application's own sweeps, by name.
+    pub(crate) sweeps: Vec<(std::sync::Arc<str>, txn::SweepCode)>,
 }
 
 const DAY: i64 = 24 * 60 * 60 * 1_000;
@@ -92,6 +94,7 @@ impl Default for StoreSettings {
             checkpoints: Checkpoints::Auto,
             ballast: true,
             hooks: txn::HookTable::new(),
+            sweeps: Vec::new(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 
-use crate::error::{Error, StoreFault};
+use crate::error::{Error, Refusal, StoreFault};
 use crate::job::Status;
 use crate::rules::reap::{Judge, finish, reap};
 use crate::rules::row::Row;
@@ -89,6 +89,7 @@ impl Txn<'_> {
             self.decide(&row, owed, &mut pass)?;
         }
         self.free_held_keys()?;
+        pass.report.errors += self.application_sweeps()?;
         pass.report.swept = self.retention()?;
         Ok(pass)
     }
@@ -217,6 +218,32 @@ impl Txn<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Runs the application's own sweeps, each contained; answers how many failed.
+    fn application_sweeps(&mut self) -> Result<u64, StoreFault> {
+        let mut failed = 0;
+        for (name, sweep) in self.settings.sweeps.clone() {
+            let now = self.now;
+            let swept = self.contained(|txn| {
+                txn.application(&format!("sweep {name}"), |tx| {
+                    sweep(tx, now).map_err(|error| {
+                        Refusal::HookFailed { error: crate::rules::text::of(&error) }.into()
+                    })
+                })
+            });
+            match swept {
+                Ok(()) => {}
+                Err(Error::Store(fault)) if !super::operator::is_application(&fault) => {
+                    return Err(fault);
+                }
+                Err(error) => {
+                    log::error!(sweep:% = name, error:% = error; "a sweep failed");
+                    failed += 1;
+                }
+            }
+        }
+        Ok(failed)
     }
 
     /// Removes rows past their time, at most once a minute.

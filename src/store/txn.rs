@@ -38,6 +38,10 @@ pub(crate) struct Txn<'e> {
 /// Hooks by kind.
 pub(crate) type HookTable = HashMap<Arc<str>, Hooks>;
 
+/// A sweep of the application's own.
+pub(crate) type SweepCode =
+    Arc<dyn Fn(&mut Tx<'_>, i64) -> Result<(), crate::hooks::BoxError> + Send + Sync>;
+
 /// What a transaction has done that somebody must hear of after its commit.
 #[derive(Default)]
 pub(crate) struct Effects {

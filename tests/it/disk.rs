@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use leasehold::testing::Lab;
 use leasehold::{
     Checkpoints, Client, Ctx, Error, Job, JobResult, Migrate, Outcome, Runtime, Status, StoreFault,
 };
@@ -169,4 +170,31 @@ async fn anyone_can_read_the_queue() {
     assert_eq!((&*payload, attempts), (r#""Done""#, 0));
     let columns = conn.prepare("SELECT * FROM leasehold_jobs").unwrap();
     assert!(!columns.column_names().iter().any(|name| name.contains("token")));
+}
+
+#[tokio::test]
+async fn a_sweep_of_the_applications_own_runs_in_every_pass_and_harms_no_other() {
+    let signals = Signals::default();
+    let lab = Lab::start(
+        Runtime::in_memory()
+            .state(signals)
+            .handle(act)
+            .sweep("broken", |tx, _| {
+                tx.execute("INSERT INTO seen VALUES (-1)", [])?;
+                Err("broken as ever".into())
+            })
+            .sweep("panics", |_, _| panic!("in a sweep"))
+            .sweep("seen", |tx, now| {
+                tx.execute("CREATE TABLE IF NOT EXISTS seen (at INTEGER)", [])?;
+                tx.execute("INSERT INTO seen VALUES (?1)", [now])?;
+                Ok(())
+            }),
+    )
+    .await
+    .unwrap();
+    let report = lab.client().reap_once().await.unwrap();
+    assert_eq!((report.errors, report.scanned), (2, 0));
+    let id = lab.enqueue(Act::Done).await.unwrap();
+    assert_eq!(lab.runtime.wait(id, PATIENCE).await.unwrap().status, Status::Completed);
+    assert!(lab.runtime.health().is_healthy());
 }
