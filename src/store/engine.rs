@@ -86,7 +86,7 @@ impl Engine {
         entropy: Arc<dyn Entropy>,
         faults: Faults,
     ) -> Result<Self, StoreFault> {
-        let fence = AppFence::new(clock.clone(), settings.code_limit);
+        let fence = AppFence::new(settings.code_limit);
         let (conn, files, cache) = (None, None, Cache::default());
         let ballast = match &place {
             Place::File(path) if settings.ballast => Some(Ballast::beside(path)),

@@ -48,7 +48,7 @@ impl Readers {
                 clock: clock.clone(),
                 entropy: entropy.clone(),
                 settings: settings.clone(),
-                fence: AppFence::new(clock.clone(), settings.code_limit),
+                fence: AppFence::new(settings.code_limit),
             };
             let receiver = receiver.clone();
             std::thread::Builder::new()

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::entropy::Entropy;
 use crate::error::{Error, StoreFault};
 use crate::hooks::{Hooks, Tx};
@@ -163,7 +163,6 @@ fn violated(conn: &Connection) -> i64 {
 /// Keeps application code from what is not its own: transactions, savepoints, attached
 /// files, pragmas, our tables; and from going on for ever.
 pub(crate) struct AppFence {
-    clock: Arc<dyn Clock>,
     limit_ms: i64,
     shared: Arc<Shared>,
     pub(super) trial: Trial,
@@ -173,6 +172,9 @@ pub(crate) struct AppFence {
 
 #[derive(Default)]
 struct Shared {
+    /// Real time, whatever the runtime's clock: code that runs away does so under a frozen
+    /// clock too.
+    time: SystemClock,
     inside: AtomicBool,
     overtime: AtomicBool,
     deadline: AtomicI64,
@@ -184,7 +186,8 @@ struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inside {
     pub(crate) what: String,
-    pub(crate) since: i64,
+    /// For how long, in milliseconds.
+    pub(crate) for_ms: i64,
 }
 
 /// A look at a fence from another thread.
@@ -192,10 +195,12 @@ pub(crate) struct Inside {
 pub(crate) struct FenceView(Arc<Shared>);
 
 impl FenceView {
-    /// What application code sits in the transaction, since when by the monotonic clock.
+    /// What application code sits in the transaction, and for how long.
     pub(crate) fn inside(&self) -> Option<Inside> {
         let running = self.0.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        running.as_ref().map(|(what, since)| Inside { what: what.clone(), since: *since })
+        let (what, since) = running.as_ref()?;
+        let for_ms = self.0.time.monotonic().saturating_sub(*since);
+        Some(Inside { what: what.clone(), for_ms })
     }
 }
 
@@ -208,9 +213,9 @@ impl Drop for Leave<'_> {
 }
 
 impl AppFence {
-    pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: i64) -> Self {
+    pub(super) fn new(limit_ms: i64) -> Self {
         let (shared, trial, entered) = (Arc::default(), Trial::default(), Cell::default());
-        Self { clock, limit_ms, shared, trial, entered }
+        Self { limit_ms, shared, trial, entered }
     }
 
     pub(crate) fn view(&self) -> FenceView {
@@ -228,12 +233,11 @@ impl AppFence {
             }
         }))?;
         let shared = self.shared.clone();
-        let clock = self.clock.clone();
         conn.progress_handler(
             10_000,
             Some(move || {
                 let over = shared.inside.load(Ordering::Relaxed)
-                    && clock.monotonic() > shared.deadline.load(Ordering::Relaxed);
+                    && shared.time.monotonic() > shared.deadline.load(Ordering::Relaxed);
                 if over {
                     shared.overtime.store(true, Ordering::Relaxed);
                 }
@@ -249,7 +253,7 @@ impl AppFence {
 
     fn enter(&self, what: &str) -> Leave<'_> {
         self.entered.set(true);
-        let now = self.clock.monotonic();
+        let now = self.shared.time.monotonic();
         self.shared.deadline.store(now.saturating_add(self.limit_ms), Ordering::Relaxed);
         self.shared.overtime.store(false, Ordering::Relaxed);
         self.running(Some((what.to_owned(), now)));
@@ -261,7 +265,7 @@ impl AppFence {
     fn leave(&self) -> bool {
         self.shared.inside.store(false, Ordering::Relaxed);
         self.running(None);
-        let late = self.clock.monotonic() > self.shared.deadline.load(Ordering::Relaxed);
+        let late = self.shared.time.monotonic() > self.shared.deadline.load(Ordering::Relaxed);
         self.shared.overtime.swap(false, Ordering::Relaxed) || late
     }
 

@@ -197,8 +197,7 @@ impl Session {
             return Some(format!("{zombies} handlers block their threads"));
         }
         let inside = self.host.inside.inside()?;
-        let stuck = self.host.clock.monotonic().saturating_sub(inside.since);
-        let what = inside.what;
+        let (what, stuck) = (inside.what, inside.for_ms);
         (stuck > self.host.code_limit)
             .then(|| format!("the store is stuck in {what} for {stuck} ms"))
     }
