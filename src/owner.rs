@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,14 +45,18 @@ impl OwnerLock {
         let Some(here) = here() else { return Ok(None) };
         let folder = folder(database);
         fs::create_dir_all(&folder)?;
-        // Locked before it has its name, so that nobody finds it free.
-        let unnamed = folder.join(format!("{owner}.new"));
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&unnamed)?;
-        file.lock()?;
-        file.write_all(here.as_bytes())?;
         let path = folder.join(owner);
-        fs::rename(&unnamed, &path)?;
-        Ok(Some(Self { path, _file: file }))
+        loop {
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+            file.lock()?;
+            // Until it says whose it is nobody takes it for an owner's, but it may be cleared
+            // away: then it is made again.
+            if is_at(&file, &path) {
+                file.write_all(here.as_bytes())?;
+                return Ok(Some(Self { path, _file: file }));
+            }
+        }
     }
 
     /// Removes the file: the owner's last row is decided.
@@ -115,6 +120,10 @@ fn probe_one(path: &Path, here: &str) -> io::Result<Option<File>> {
     let mut file = File::open(path)?;
     let mut text = String::new();
     io::Read::by_ref(&mut file).take(1_024).read_to_string(&mut text)?;
+    if text.is_empty() && file.try_lock().is_ok() {
+        // Its process died while it was made, and has never owned anything.
+        fs::remove_file(path)?;
+    }
     if text != here {
         return Err(io::Error::other("of another boot or host"));
     }
@@ -122,6 +131,14 @@ fn probe_one(path: &Path, here: &str) -> io::Result<Option<File>> {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whether an open file is still the one at a path.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 
@@ -168,8 +185,12 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("notes.txt"), "mine").unwrap();
         fs::write(folder.join(&*name([3; 16])), "boot other\nhost other\n").unwrap();
+        // Of a process that died while it made the file.
+        let unfinished = folder.join(&*name([4; 16]));
+        fs::write(&unfinished, "").unwrap();
         let probed = probe(&database, "");
         assert!(probed.alive.is_empty() && probed.dead.is_empty());
         assert!(folder.join("notes.txt").exists());
+        assert!(!unfinished.exists());
     }
 }

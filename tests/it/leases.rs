@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::testing::{Lab, Point};
 use leasehold::{
     Ctx, FencedError, Job, JobId, JobResult, ManualClock, Operator, Outcome, Phase, Refusal,
-    Runtime, SaveError, Settings, Status, StopReason,
+    Runtime, SaveError, Settings, Status, StopReason, Target,
 };
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +173,38 @@ async fn a_cancel_fires_the_signal_of_a_job_that_runs_here_at_once() {
     assert_eq!((job.status, job.finished_at), (Status::Cancelled, Some(START)));
     assert_eq!(lab.job(&other).await.unwrap().status, Status::Running);
     bystander.check().await;
+}
+
+#[tokio::test]
+async fn jobs_that_have_lost_their_holders_run_one_at_a_time_beside_all_others() {
+    let signals = Signals::default();
+    let lab = lab(&signals).await;
+    let client = lab.client();
+    let kind = || Target::Kind("act".into());
+    client.pause(kind(), Operator::named("test")).await.unwrap();
+    let mut suspects = Vec::new();
+    for _ in 0..3 {
+        let id = lab.enqueue(Act::Sleep(1_000)).await.unwrap();
+        assert!(client.claim_by_id(&id, "gone").await.unwrap().is_some());
+        suspects.push(id);
+    }
+    lab.advance(Duration::from_millis(30_001)).await;
+    let clean = lab.enqueue(Act::Sleep(1_000)).await.unwrap();
+    client.resume(kind(), Operator::named("test")).await.unwrap();
+    lab.settle().await;
+    for ended in 0..3 {
+        let mut running = 0;
+        for id in &suspects {
+            let job = lab.job(id).await.unwrap();
+            running += usize::from(job.status == Status::Running);
+            assert_eq!(job.stalls, 1);
+        }
+        assert_eq!(running, 1, "after {ended} have ended");
+        let clean = lab.job(&clean).await.unwrap().status;
+        assert_eq!(clean == Status::Running, ended == 0, "it waits for nobody");
+        lab.advance(seconds(1)).await;
+    }
+    assert_eq!(client.counts().await.unwrap().completed, 4);
 }
 
 /// A job that tries to write after its lease has gone to somebody else.
