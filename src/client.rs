@@ -190,6 +190,8 @@ impl Client {
     /// Cancels a waiting job, or asks a running one to stop; answers `cancelled` or
     /// `running`.
     ///
+    /// Specified in SEMANTICS.md, “Cancel, redrive, delete, sweep, retention”.
+    ///
     /// # Errors
     ///
     /// [`Refusal::NotFound`], [`Refusal::Terminal`], [`Refusal::HookFailed`]; a
@@ -199,6 +201,8 @@ impl Client {
     }
 
     /// Makes an ended job live again.
+    ///
+    /// Specified in SEMANTICS.md, “Cancel, redrive, delete, sweep, retention”.
     ///
     /// # Errors
     ///
@@ -293,6 +297,8 @@ impl Client {
 
     /// Runs one pass of the reaper: ends what is owed an ending, takes lost leases, removes
     /// what is past retention. Judges by the runtime's clock.
+    ///
+    /// Specified in SEMANTICS.md, “The reaper”.
     ///
     /// # Errors
     ///

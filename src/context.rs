@@ -27,6 +27,8 @@ const ASK_AGAIN: u32 = 5;
 /// Cheap to clone where the state is. Every write is fenced: it lands only while this attempt
 /// holds the job, and at most once however often an answer was lost. In a blocking handler,
 /// wrap a call in [`Ctx::block_on`].
+///
+/// Specified in SEMANTICS.md, “The lease and the fence”.
 #[derive(Clone)]
 pub struct Ctx<S = ()> {
     run: Arc<Run>,
@@ -167,6 +169,8 @@ impl<S> Ctx<S> {
 
     /// Saves the job's checkpoint: durable progress.
     ///
+    /// Specified in SEMANTICS.md, “Slices, checkpoints, steps, fenced writes”.
+    ///
     /// # Errors
     ///
     /// [`SaveError::Lost`] where the job is somebody else's; trouble of the store; a value
@@ -191,6 +195,8 @@ impl<S> Ctx<S> {
 
     /// Runs statements of the application in a transaction that lands only if this attempt
     /// still holds the job. The closure may run more than once, and commits at most once.
+    ///
+    /// Specified in SEMANTICS.md, “Slices, checkpoints, steps, fenced writes”.
     ///
     /// # Errors
     ///
@@ -267,6 +273,8 @@ impl<S> Ctx<S> {
 
     /// Runs `work` once in the life of the job: where a value is saved under `name`, it is
     /// returned; else `work` runs and its value is saved before this returns.
+    ///
+    /// Specified in SEMANTICS.md, “Slices, checkpoints, steps, fenced writes”.
     ///
     /// # Errors
     ///

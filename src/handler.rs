@@ -23,6 +23,8 @@ use crate::validate;
 use crate::work::run::Run;
 
 /// How an attempt ended well.
+///
+/// Specified in SEMANTICS.md, “Statuses and phases”.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// The job is done, without a result.
@@ -76,6 +78,8 @@ pub type JobResult = Result<Outcome, JobError>;
 /// }
 /// # assert!(charge(500).is_err());
 /// ```
+///
+/// Specified in SEMANTICS.md, “Failing and retrying”.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JobError(pub(crate) Failure);
 

@@ -104,6 +104,8 @@ type After = Arc<dyn Fn(&JobRecord) + Send + Sync>;
 ///     });
 /// # let _ = hooks;
 /// ```
+///
+/// Specified in SEMANTICS.md, “Hooks”.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Hooks {

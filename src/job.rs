@@ -1,6 +1,6 @@
 //! The vocabulary: what a job is called, the states it can be in, and what is shown of it.
 //!
-//! The words are those of the semantics: a *job* is one row, a *kind* names its handler, an
+//! The words are those of SEMANTICS.md: a *job* is one row, a *kind* names its handler, an
 //! *attempt* is one run under one claim.
 
 use std::fmt;
@@ -38,6 +38,8 @@ use crate::new_job::NewJob;
 ///     .dedup_key("welcome:ada");
 /// assert_eq!(later.kind(), "welcome");
 /// ```
+///
+/// Specified in SEMANTICS.md, “Statuses and phases”.
 pub trait Job: Serialize + DeserializeOwned + 'static {
     /// The name of the kind: `[a-z0-9][a-z0-9_.-]{0,99}`.
     const KIND: &'static str;

@@ -128,7 +128,7 @@ pub enum Orphan {
     Park,
 }
 
-/// How often, and after which delays, a failed attempt is tried again.
+/// How often and when a failed attempt is tried again. See SEMANTICS.md, “Failing and retrying”.
 ///
 /// ```
 /// use leasehold::Retry;
@@ -200,7 +200,7 @@ impl Retry {
     }
 }
 
-/// The settings of a kind.
+/// The settings of a kind. What they do is specified in SEMANTICS.md.
 ///
 /// ```
 /// use leasehold::{Retry, Settings};

@@ -16,6 +16,8 @@ use crate::store::questions::Checkpoints;
 use crate::validate;
 
 /// A job claimed by hand. Every write of it is refused once the job is somebody else's.
+///
+/// Specified in SEMANTICS.md, “The lease and the fence”.
 pub struct Lease {
     client: Client,
     claimed: Claimed,

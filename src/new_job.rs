@@ -32,6 +32,8 @@ pub enum Was {
 /// Made from a payload ([`Job::into_new`], [`Job::after`], or any `impl Job` where a
 /// `NewJob` is wanted), or from a kind's name with [`NewJob::raw`]. What is out of range is
 /// refused by the enqueue, before anything is written, naming the field.
+///
+/// Specified in SEMANTICS.md, “Enqueue and keys” and “Validation”.
 #[derive(Clone, Debug)]
 pub struct NewJob {
     pub(crate) kind: String,

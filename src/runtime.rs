@@ -163,6 +163,8 @@ impl Runtime {
     /// Stops: no new claims; handlers are asked to end, and at `grace` those that have not
     /// are dropped and their jobs handed back at no cost. Returns within `grace` and a moment
     /// whatever handlers do, and says what it left behind. A second stop joins the first.
+    ///
+    /// Specified in SEMANTICS.md, “Stop”.
     pub async fn stop(&self, grace: Duration) -> StopReport {
         reported(self.0.running.clone().begin(grace)).await
     }

@@ -16,6 +16,8 @@ const CUT: Duration = Duration::from_millis(45);
 const LAND: Duration = Duration::from_millis(30);
 
 /// What a stop came to.
+///
+/// Specified in SEMANTICS.md, “Stop”.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StopReport {
