@@ -286,6 +286,7 @@ impl<S> Ctx<S> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, JobError>>,
     {
+        crate::validate::key("name", name)?;
         let claimed = &self.run.claimed;
         let epoch = claimed.holder.epoch;
         let question = Checkpoint { key: claimed.key, name: name.to_owned(), epoch };

@@ -206,6 +206,11 @@ impl StoreFault {
         matches!(self, Self::Busy | Self::Full | Self::Io(_) | Self::Unknown(_) | Self::ReadOnly)
     }
 
+    /// Whether it says something of the store rather than of one message's code.
+    pub(crate) const fn is_of_the_store(&self) -> bool {
+        !matches!(self, Self::Panicked(_) | Self::TimedOut | Self::Application(_) | Self::Stopped)
+    }
+
     /// What to do about a file that cannot be opened for this reason, to follow its text.
     const fn way_out(&self) -> &'static str {
         match self {

@@ -18,6 +18,8 @@ pub(crate) struct Health {
 struct State {
     store: Option<StoreFault>,
     given_up: Vec<String>,
+    /// How often a person is needed, and what for the last time.
+    unhooked: Option<(u64, String)>,
     last_restart: Option<String>,
 }
 
@@ -68,6 +70,14 @@ impl Health {
         self.state().given_up.push(format!("{name} failed too often: {error}"));
     }
 
+    /// A job has ended in a way that a person must look at.
+    pub(crate) fn needs_a_person(&self, trouble: &str) {
+        log::error!("{trouble}");
+        let mut state = self.state();
+        let before = state.unhooked.as_ref().map_or(0, |(count, _)| *count);
+        state.unhooked = Some((before + 1, trouble.to_owned()));
+    }
+
     /// The size of the write-ahead log.
     pub(crate) fn log_bytes(&self, bytes: u64) {
         self.log_bytes.store(bytes, Ordering::Relaxed);
@@ -95,6 +105,9 @@ impl Health {
         let state = self.state();
         let mut troubles = state.given_up.clone();
         troubles.extend(state.store.as_ref().map(|fault| format!("store: {fault}")));
+        troubles.extend(state.unhooked.as_ref().map(|(count, last)| {
+            format!("jobs that ended without their hook since the start: {count}; last, {last}")
+        }));
         HealthReport {
             troubles,
             restarts: self.restarts.load(Ordering::Relaxed),

@@ -300,7 +300,10 @@ fn open(
         inside,
         listening,
         code_limit: config.store.code_limit,
-        hooked: config.store.hooks.keys().cloned().collect(),
+        hooked: (config.store.hooks.iter())
+            .filter(|(_, hooks)| hooks.in_transaction())
+            .map(|(kind, _)| kind.clone())
+            .collect(),
         system,
     }))
 }

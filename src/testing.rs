@@ -219,11 +219,19 @@ impl Lab {
     pub async fn look(&self) -> bool {
         let session = self.runtime.session();
         self.tick().await;
-        let reaped = session.host.store.ask(Reap(Known::default())).await;
+        let (mut still, mut known) = (true, Known::default());
+        loop {
+            let pass = session.host.store.ask(Reap(known.clone())).await;
+            still &= pass.as_ref().is_ok_and(|pass| pass.report == ReapReport::default());
+            known.unswept = pass.is_ok_and(|pass| pass.unswept);
+            if !known.unswept {
+                break;
+            }
+        }
         session.look();
         // Answered in a batch that has claimed.
         let _counts = session.host.store.ask(CountAll).await;
-        reaped.is_ok_and(|pass| pass.report == ReapReport::default())
+        still
     }
 
     /// Moves the clock, then [`Lab::settle`]s.

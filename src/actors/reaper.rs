@@ -71,6 +71,7 @@ async fn reap(session: Arc<Session>) {
     let clock = session.host.clock.clone();
     let mut memory = Memory::default();
     let mut confirmed = Vec::new();
+    let mut unswept = false;
     let mut next_pass = clock.monotonic();
     while !session.is_stopping() {
         session.host.faults.panic(Point::Reaper);
@@ -81,10 +82,12 @@ async fn reap(session: Arc<Session>) {
                 alive: probe.alive.clone(),
                 dead: probe.dead.iter().map(|dead| dead.owner.clone()).collect(),
                 confirmed: confirmed.drain(..).collect(),
+                unswept,
             };
             match session.host.store.ask(Reap(known)).await {
                 Ok(pass) => {
                     next_pass = clock.monotonic() + pause(&pass, clock.now());
+                    unswept = pass.unswept;
                     forget_decided(probe, &pass);
                     session.host.store.see_to_log(false).await;
                     confirmed = memory.update(pass.doubtful, clock.monotonic());
@@ -102,7 +105,7 @@ async fn reap(session: Arc<Session>) {
 
 /// How long until the next pass: sooner where a lease ends sooner.
 fn pause(pass: &Pass, now: i64) -> i64 {
-    if pass.more {
+    if pass.more || pass.unswept {
         return 0;
     }
     pass.next_lease.map_or(PASS, |at| at.saturating_sub(now).saturating_add(1).clamp(10, PASS))
@@ -120,6 +123,16 @@ fn forget_decided(probe: Probe, pass: &Pass) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_pass_is_made_at_once_where_something_is_left() {
+        let pass =
+            |more, unswept, next_lease| Pass { next_lease, more, unswept, ..Pass::default() };
+        assert_eq!(pause(&pass(false, false, None), 5), PASS);
+        assert_eq!(pause(&pass(false, false, Some(105)), 5), 101);
+        assert_eq!(pause(&pass(true, false, None), 5), 0);
+        assert_eq!(pause(&pass(false, true, None), 5), 0);
+    }
 
     #[test]
     fn a_row_of_a_living_owner_is_taken_only_after_a_lease_without_a_sign() {

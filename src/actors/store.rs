@@ -124,8 +124,11 @@ impl StoreActor {
         }
         let outcome = self.engine.run(batch, claimer.as_deref());
         drop(permits);
-        let troubled = outcome.fault.as_ref().filter(|fault| fault.is_passing());
+        let troubled = outcome.fault.as_ref().filter(|fault| fault.is_of_the_store());
         self.health.store(troubled);
+        for trouble in &outcome.effects.unhooked {
+            self.health.needs_a_person(trouble);
+        }
         (self.listener)(outcome.effects);
     }
 }

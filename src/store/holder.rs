@@ -4,6 +4,7 @@
 use rusqlite::params;
 
 use crate::error::{Error, Refusal, StoreFault};
+use crate::hooks::Hooks;
 use crate::job::Status;
 use crate::json::Json;
 use crate::kind::Facts;
@@ -99,17 +100,19 @@ impl Txn<'_> {
             other => format!("{other:?}").to_lowercase(),
         };
         let text = crate::rules::text::stored(Some(&format!("{refusal}; it had {what}")));
-        let entry = History { outcome: "refused", error: Some(text) };
-        self.add_history(write.key, write.holder.epoch, &entry)
+        let entry = History { outcome: "lost", error: Some(text) };
+        self.add_late(write.key, write.holder.epoch, &entry)
     }
 
     /// Writes an ending, its hooks in the same transaction. Where they do not agree, the
     /// decision is kept on the row, or lands without them once they have failed too often.
     pub(super) fn end(&mut self, row: &Row, facts: &Facts, change: &Change) -> Result<(), Error> {
-        if !facts.hooks {
-            return Ok(self.write(row, change)?);
+        let here = self.has_hooks(&row.kind);
+        if !facts.hooks && !here {
+            self.write(row, change)?;
+            return Ok(self.hook_after(row, AfterHook::Transition)?);
         }
-        if !self.settings.hooks.contains_key(&row.kind) {
+        if !here {
             let error = format!("the hooks of kind {} are in another process", row.kind);
             return self.keep_decision(row, facts, change, Refused { error: &error, asked: false });
         }
@@ -126,9 +129,12 @@ impl Txn<'_> {
             if last.row.status == Status::Failed {
                 last.row.detail.parked_at = Some(self.now);
             }
-            log::error!(job:% = row.id, kind:% = row.kind, error:% = failed;
-                "a job ended without its hook, which failed too often");
-            return Ok(self.write(row, &last)?);
+            self.write(row, &last)?;
+            self.effects.unhooked.push(format!(
+                "job {} of kind {} ended without its hook, which failed too often: {failed}",
+                row.id, row.kind
+            ));
+            return Ok(());
         }
         self.keep_decision(row, facts, change, Refused { error: &failed, asked: true })
     }
@@ -166,8 +172,25 @@ impl Txn<'_> {
         if let Some(hook) = &hooks.on_transition {
             self.application(&what("on_transition"), |tx| matched(hook(&record, tx)))?;
         }
-        if hooks.after_transition.is_some() {
-            self.effects.after.push((hooks, AfterHook::Transition, record));
+        Ok(self.hook_after(row, AfterHook::Transition)?)
+    }
+
+    /// Whether a kind's hooks that an ending asks are in this process.
+    pub(super) fn has_hooks(&self, kind: &str) -> bool {
+        self.settings.hooks.get(kind).is_some_and(Hooks::in_transaction)
+    }
+
+    /// Has a kind's hook run after the commit, where it has one.
+    pub(super) fn hook_after(&mut self, row: &Row, which: AfterHook) -> Result<(), StoreFault> {
+        let Some(hooks) = self.settings.hooks.get(&row.kind) else { return Ok(()) };
+        let wanted = match which {
+            AfterHook::Transition => hooks.after_transition.is_some(),
+            AfterHook::Redrive => hooks.after_redrive.is_some(),
+        };
+        if wanted {
+            let hooks = hooks.clone();
+            let record = self.record(row.key)?;
+            self.effects.after.extend(record.map(|record| (hooks, which, record)));
         }
         Ok(())
     }

@@ -96,11 +96,13 @@ impl Txn<'_> {
         let held = self.held_keys(row.key)?;
         let change = redrive(&row, how, held, self.now)?;
         let facts = self.facts_by_name(&row.kind)?;
-        if !facts.hooks {
+        let here = self.has_hooks(&row.kind);
+        if !facts.hooks && !here {
             self.record_action(by, "redrive", &id.to_string(), 1)?;
-            return Ok(self.write(&row, &change)?);
+            self.write(&row, &change)?;
+            return Ok(self.hook_after(&row, AfterHook::Redrive)?);
         }
-        if !self.settings.hooks.contains_key(&row.kind) {
+        if !here {
             let error = format!("the hooks of kind {} are in another process", row.kind);
             return Err(Refusal::HookFailed { error }.into());
         }
@@ -140,10 +142,7 @@ impl Txn<'_> {
             let what = format!("on_redrive of kind {}, job {}", row.kind, row.id);
             self.application(&what, |tx| matched(hook(&record, tx)))?;
         }
-        if hooks.after_redrive.is_some() {
-            self.effects.after.push((hooks, AfterHook::Redrive, record));
-        }
-        Ok(())
+        Ok(self.hook_after(row, AfterHook::Redrive)?)
     }
 
     fn other_holder(

@@ -56,6 +56,8 @@ pub(crate) struct Known {
     pub(crate) dead: HashSet<Arc<str>>,
     /// Rows of owners alive that have shown no sign of life for a whole lease.
     pub(crate) confirmed: HashSet<Sighting>,
+    /// The last pass left rows past retention, so this one goes on with them.
+    pub(crate) unswept: bool,
 }
 
 /// What a pass came to.
@@ -70,6 +72,8 @@ pub(crate) struct Pass {
     pub(crate) undecided: HashSet<Arc<str>>,
     /// A batch was full.
     pub(crate) more: bool,
+    /// Rows past retention are left.
+    pub(crate) unswept: bool,
 }
 
 impl Txn<'_> {
@@ -90,7 +94,9 @@ impl Txn<'_> {
         }
         self.free_held_keys()?;
         pass.report.errors += self.application_sweeps()?;
-        pass.report.swept = self.retention()?;
+        let swept = self.retention(known.unswept)?;
+        pass.report.swept = swept as u64;
+        pass.unswept = swept >= BATCH;
         Ok(pass)
     }
 
@@ -246,14 +252,14 @@ impl Txn<'_> {
         Ok(failed)
     }
 
-    /// Removes rows past their time, at most once a minute.
-    fn retention(&mut self) -> Result<u64, StoreFault> {
+    /// Removes rows past their time, a slice at a time; starts anew at most once a minute.
+    fn retention(&mut self, go_on: bool) -> Result<usize, StoreFault> {
         let last: Option<i64> = self
             .conn
             .prepare_cached(sql::STATE)?
             .query_row(["last_retention"], |row| row.get(0))
             .optional()?;
-        if last.is_some_and(|last| (last..last + RETENTION_EVERY).contains(&self.now)) {
+        if !go_on && last.is_some_and(|last| (last..last + RETENTION_EVERY).contains(&self.now)) {
             return Ok(0);
         }
         self.conn.prepare_cached(sql::PUT_STATE)?.execute(params!["last_retention", self.now])?;
@@ -266,7 +272,7 @@ impl Txn<'_> {
         ] {
             left -= self.sweep_status(status, keep.unwrap_or(i64::MAX), left)?;
         }
-        Ok((BATCH - left) as u64)
+        Ok(BATCH - left)
     }
 
     /// Removes rows of one status that are older than their kind, or else `keep`, allows.

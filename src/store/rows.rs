@@ -281,16 +281,22 @@ impl Txn<'_> {
 
     /// Adds to a job's history, which keeps the last hundred entries.
     pub(super) fn add_history(&mut self, key: i64, epoch: i64, entry: &History) -> Result<()> {
-        self.conn.prepare_cached(sql::INSERT_ATTEMPT)?.execute(params![
-            key,
-            epoch,
-            self.now,
-            entry.outcome,
-            entry.error
-        ])?;
-        if epoch > 50 || entry.outcome == "refused" {
+        let (outcome, error) = (entry.outcome, &entry.error);
+        let entry = params![key, epoch, self.now, outcome, error];
+        self.conn.prepare_cached(sql::INSERT_ATTEMPT)?.execute(entry)?;
+        if epoch > 50 {
             self.conn.prepare_cached(sql::TRIM_ATTEMPTS)?.execute([key])?;
         }
+        Ok(())
+    }
+
+    /// Adds what a holder came with after its lease was another's. Who it was is not in the
+    /// row any more.
+    pub(super) fn add_late(&mut self, key: i64, epoch: i64, entry: &History) -> Result<()> {
+        let (outcome, error) = (entry.outcome, &entry.error);
+        let entry = params![key, epoch, self.now, outcome, error];
+        self.conn.prepare_cached(sql::INSERT_LATE)?.execute(entry)?;
+        self.conn.prepare_cached(sql::TRIM_ATTEMPTS)?.execute([key])?;
         Ok(())
     }
 

@@ -111,6 +111,8 @@ statements! {
     INSERT_ATTEMPT = "INSERT INTO leasehold_attempts (job, epoch, owner, claimed_at, ended_at, \
         outcome, error) SELECT ?1, ?2, owner, claimed_at, ?3, ?4, ?5 FROM leasehold_job \
         WHERE key = ?1";
+    INSERT_LATE = "INSERT INTO leasehold_attempts (job, epoch, ended_at, outcome, error) \
+        VALUES (?1, ?2, ?3, ?4, ?5)";
     TRIM_ATTEMPTS = "DELETE FROM leasehold_attempts WHERE job = ?1 AND n <= (SELECT n \
         FROM leasehold_attempts WHERE job = ?1 ORDER BY n DESC LIMIT 1 OFFSET 100)";
     DELETE_JOB = "DELETE FROM leasehold_job WHERE key = ?1 AND status >= 2";

@@ -192,6 +192,31 @@ fn exercise(rig: &mut Rig) {
     }
 }
 
+#[test]
+fn retention_goes_on_in_slices_and_starts_anew_after_a_minute() {
+    let mut rig = Rig::new();
+    let ids = rig.enqueue((0..150).map(|_| raw("mail")));
+    let by = crate::Operator::named("ann");
+    for id in ids {
+        rig.ask(super::messages::Cancel { id, by: by.clone() }).unwrap();
+    }
+    let bystander = rig.enqueue([raw("mail")]).remove(0);
+    let pass = |rig: &mut Rig, unswept| {
+        let known = super::reaper::Known { unswept, ..Default::default() };
+        let pass = rig.ask(super::messages::Reap(known)).unwrap();
+        (pass.report.swept, pass.unswept)
+    };
+    assert_eq!(pass(&mut rig, false), (0, false), "nothing is due");
+    rig.clock.advance(8 * super::DAY);
+    assert_eq!(pass(&mut rig, false), (100, true));
+    assert_eq!(pass(&mut rig, false), (0, false), "a run a minute, but for one that goes on");
+    assert_eq!(pass(&mut rig, true), (50, false));
+    let left: i64 =
+        rig.conn().query_row("SELECT count(*) FROM leasehold_job", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 1);
+    rig.ask(super::messages::Cancel { id: bystander, by }).unwrap();
+}
+
 impl Rig {
     fn clock_now(&self) -> i64 {
         crate::clock::Clock::now(&self.clock)

@@ -53,6 +53,8 @@ pub(crate) struct Effects {
     pub(crate) cancelled: Vec<JobId>,
     /// Hooks to run after the commit.
     pub(crate) after: Vec<(Hooks, AfterHook, JobRecord)>,
+    /// Endings that landed without their hook, for a person to look at.
+    pub(crate) unhooked: Vec<String>,
 }
 
 /// Which of the hooks that run after the commit.

@@ -1,10 +1,11 @@
 //! Application code in the transactions of jobs: whatever it does, it alone is rolled back.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::testing::Lab;
 use leasehold::{
-    Ctx, Hooks, Job, JobResult, ManualClock, Operator, Outcome, Runtime, Settings, Status,
+    Ctx, Hooks, Job, JobResult, ManualClock, Operator, Outcome, Redrive, Runtime, Settings, Status,
 };
 use serde::{Deserialize, Serialize};
 
@@ -202,4 +203,48 @@ async fn application_code_reaches_nothing_of_leaseholds_own() {
     let own = "CREATE TRIGGER mine AFTER DELETE ON numbers BEGIN SELECT 1; END";
     assert!(said(&runtime, own).await.ends_with("rows"));
     assert!(runtime.health().is_healthy());
+}
+
+#[tokio::test]
+async fn a_kind_with_hooks_after_the_commit_alone_has_them_run() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = |what: &'static str| {
+        let seen = seen.clone();
+        move |job: &leasehold::JobRecord| seen.lock().unwrap().push((what, job.id.clone()))
+    };
+    let hooks = Hooks::new().after_transition(note("ended")).after_redrive(note("back"));
+    let builder = Runtime::in_memory().state(Signals::default()).handle(act);
+    let lab = Lab::start(builder.hooks::<Act>(hooks)).await.unwrap();
+    let id = lab.enqueue(Act::Done).await.unwrap();
+    lab.settle().await;
+    let mut again = Redrive::default();
+    again.allow_finished = true;
+    lab.client().redrive(id.clone(), again, Operator::named("ann")).await.unwrap();
+    lab.settle().await;
+    assert_eq!(lab.job(&id).await.unwrap().hooked_at, None, "no hook was asked to agree");
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen, [("ended", id.clone()), ("back", id.clone()), ("ended", id)]);
+}
+
+#[tokio::test]
+async fn hooks_in_this_process_are_asked_whatever_another_wrote_down_of_the_kind() {
+    let hooks = Hooks::new()
+        .on_transition(|job, tx| {
+            Ok(tx.execute("INSERT INTO ended VALUES (?1)", [job.id.to_string()])?)
+        })
+        .on_redrive(|_, _| Ok(1));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("app.db");
+    let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
+    let lab = Lab::start(builder.hooks::<Act>(hooks)).await.unwrap();
+    let app = leasehold::rusqlite::Connection::open(&path).unwrap();
+    app.execute("CREATE TABLE ended (id TEXT)", []).unwrap();
+    // A process that knows of no hooks comes last, and its word on the kind is what is stored.
+    let other = leasehold::Client::open(&path).await.unwrap();
+    other.register(Act::KIND, Act::settings()).await.unwrap();
+    let id = lab.enqueue(Act::Done).await.unwrap();
+    lab.settle().await;
+    let ended: String = app.query_row("SELECT id FROM ended", [], |row| row.get(0)).unwrap();
+    assert_eq!(ended, id.to_string());
+    assert!(lab.job(&id).await.unwrap().hooked_at.is_some());
 }

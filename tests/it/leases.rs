@@ -267,7 +267,11 @@ async fn the_first_holder_of_a_job_that_was_taken_writes_nothing_more() {
     let history = second.client().attempts(&id).await.unwrap();
     let mut outcomes: Vec<_> = history.iter().map(|attempt| attempt.outcome.as_str()).collect();
     outcomes.sort_unstable();
-    assert_eq!(outcomes, ["completed", "lost", "refused"]);
+    assert_eq!(outcomes, ["completed", "lost", "lost"]);
+    let late =
+        history.iter().find(|attempt| attempt.error.as_ref().is_some_and(|e| e.contains("it had")));
+    let late = late.expect("the late result is in the history");
+    assert_eq!((late.epoch, late.owner.as_ref(), late.claimed_at), (1, None, None));
     bystander.check().await;
 }
 

@@ -271,6 +271,9 @@ async fn a_panic_in_a_hook_is_no_agreement_and_the_job_goes_on_by_its_policy() {
     let job = lab.job(&id).await.unwrap();
     assert_eq!((job.status, job.hook_failures), (Status::Failed, 20));
     assert!(job.parked_at.is_some() && job.hooked_at.is_none());
+    // An ending without its hook needs a person, and says so where a person looks.
+    let troubles = lab.runtime.health().troubles;
+    assert!(troubles.len() == 1 && troubles[0].contains(&id.to_string()), "{troubles:?}");
     assert_eq!(lab.runtime.health().restarts, 0);
     bystander.check().await;
 }

@@ -461,7 +461,9 @@ fn a_sleep_in_a_test_is_seen() {
 // Documents
 
 fn documents() -> Vec<File> {
-    ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(read).into()
+    ["README.md", "ARCHITECTURE.md", "SEMANTICS.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+        .map(read)
+        .into()
 }
 
 /// What a document names between backticks, outside of its fences.
