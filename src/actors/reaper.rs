@@ -1,7 +1,7 @@
 //! `ReaperActor`: takes what dead holders left behind.
 //!
 //! Owns      what it has seen of leases that look lost, the locks of dead owners it decides on
-//! Receives  Ping
+//! Receives  nothing
 //! Sends     Reap and Checkpoint to the store
 //! Never     decides about a row (the store does), trusts the wall clock about a holder whose
 //!           lock says that it is alive
@@ -13,9 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::fut::wrap_future;
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Supervised};
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Supervised};
 
-use crate::actors::worker::Ping;
 use crate::faults::Point;
 use crate::owner::{self, Probe};
 use crate::store::messages::Reap;
@@ -40,12 +39,6 @@ impl Actor for ReaperActor {
 }
 
 impl Supervised for ReaperActor {}
-
-impl Handler<Ping> for ReaperActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Ping, _: &mut Context<Self>) {}
-}
 
 /// What is remembered from pass to pass: since when, by the monotonic clock, a row of an
 /// owner that is alive has looked lost.

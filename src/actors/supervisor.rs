@@ -2,7 +2,7 @@
 //!
 //! Owns      the worker's thread and place, the ticks of the control thread
 //! Receives  Tick
-//! Sends     Ping to the loops; renewals and late settles to the store, by the session
+//! Sends     Ping to the worker; renewals and late settles to the store, by the session
 //! Never     runs SQL or a handler, waits for either
 //! Stops     when the session has stopped
 //! Panics    restarts it; heartbeats and limits go on with the next tick
@@ -139,7 +139,8 @@ async fn tick(session: Arc<Session>) {
     }
 }
 
-/// Asks each loop for a sign of life; one that owes it too long gets a successor.
+/// Asks the worker for a sign of life; one that owes it too long gets a successor. The reaper
+/// shares this thread, and the store shows by its answers that it lives.
 async fn watch(session: Arc<Session>, crew: Arc<Crew>) {
     while !session.has_stopped() {
         clock::moment(ASK).await;
