@@ -134,7 +134,7 @@ impl Txn<'_> {
                 "job {} of kind {} ended without its hook, which failed too often: {failed}",
                 row.id, row.kind
             ));
-            return Ok(());
+            return Ok(self.hook_after(row, AfterHook::Transition)?);
         }
         self.keep_decision(row, facts, change, Refused { error: &failed, asked: true })
     }

@@ -1,6 +1,7 @@
 //! A panic wherever it can be: nothing but what panicked is lost, and the next job runs.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -257,6 +258,9 @@ async fn a_panic_when_a_fenced_closure_is_dropped_costs_nobody_else_anything() {
 #[tokio::test]
 async fn a_panic_in_a_hook_is_no_agreement_and_the_job_goes_on_by_its_policy() {
     let hooks = Hooks::new().on_transition(|_, _| panic!("in a hook")).on_redrive(|_, _| Ok(1));
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let note = ended.clone();
+    let hooks = hooks.after_transition(move |job| note.lock().unwrap().push(job.id.clone()));
     let builder = Runtime::in_memory().state(Signals::default()).handle(act);
     let lab = Lab::start(builder.hooks::<Act>(hooks)).await.unwrap();
     let bystander = Bystander::enqueue(&lab.client()).await;
@@ -274,6 +278,7 @@ async fn a_panic_in_a_hook_is_no_agreement_and_the_job_goes_on_by_its_policy() {
     // An ending without its hook needs a person, and says so where a person looks.
     let troubles = lab.runtime.health().troubles;
     assert!(troubles.len() == 1 && troubles[0].contains(&id.to_string()), "{troubles:?}");
+    assert_eq!(*ended.lock().unwrap(), [id], "the hook after the commit saw the end, once");
     assert_eq!(lab.runtime.health().restarts, 0);
     bystander.check().await;
 }

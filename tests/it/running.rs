@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Client, Ctx, Job, JobResult, Outcome, Retry, Runtime, Settings, Status, rusqlite};
+use leasehold::{
+    Builder, Client, Ctx, Job, JobRecord, JobResult, Outcome, Retry, Runtime, Settings, Status,
+    rusqlite,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{child_folder, spawn_child};
@@ -34,21 +37,24 @@ async fn panics_every_third(job: Noop, ctx: Ctx<Seen>) -> JobResult {
     Ok(Outcome::Done)
 }
 
+/// Runs a thousand jobs, eight at a time, to their ends.
+async fn a_thousand(builder: Builder<Seen>) -> (Runtime, Vec<JobRecord>) {
+    let runtime = builder.slots(8).start().await.unwrap();
+    let jobs = (0..1_000).map(|n| Noop { n });
+    let mut ended = Vec::new();
+    for id in runtime.client().enqueue_many(jobs).await.unwrap() {
+        ended.push(runtime.wait(id.unwrap().id, Duration::from_secs(60)).await.unwrap());
+    }
+    (runtime, ended)
+}
+
 #[tokio::test]
 async fn a_thousand_jobs_at_eight_at_a_time_each_run_once() {
     let dir = tempfile::tempdir().unwrap();
     let seen = Seen::default();
-    let runtime = Runtime::builder(dir.path().join("jobs.db"))
-        .state(seen.clone())
-        .handle(noop)
-        .slots(8)
-        .start()
-        .await
-        .unwrap();
-    let jobs = (0..1_000).map(|n| Noop { n });
-    let ids = runtime.client().enqueue_many(jobs).await.unwrap();
-    for id in ids {
-        let job = runtime.wait(id.unwrap().id, Duration::from_secs(60)).await.unwrap();
+    let builder = Runtime::builder(dir.path().join("jobs.db")).state(seen.clone());
+    let (runtime, jobs) = a_thousand(builder.handle(noop)).await;
+    for job in jobs {
         assert_eq!((job.status, job.attempts, job.epoch), (Status::Completed, 1, 1));
     }
     assert_eq!(seen.lock().unwrap().len(), 1_000);
@@ -60,17 +66,9 @@ async fn a_thousand_jobs_at_eight_at_a_time_each_run_once() {
 async fn a_thousand_jobs_of_which_every_third_panics_all_end() {
     let dir = tempfile::tempdir().unwrap();
     let seen = Seen::default();
-    let runtime = Runtime::builder(dir.path().join("jobs.db"))
-        .state(seen.clone())
-        .handle(panics_every_third)
-        .slots(8)
-        .start()
-        .await
-        .unwrap();
-    let jobs = (0..1_000).map(|n| Noop { n });
-    let ids = runtime.client().enqueue_many(jobs).await.unwrap();
-    for (n, id) in ids.into_iter().enumerate() {
-        let job = runtime.wait(id.unwrap().id, Duration::from_secs(60)).await.unwrap();
+    let builder = Runtime::builder(dir.path().join("jobs.db")).state(seen.clone());
+    let (runtime, jobs) = a_thousand(builder.handle(panics_every_third)).await;
+    for (n, job) in jobs.into_iter().enumerate() {
         let expected = if n % 3 == 0 { Status::Failed } else { Status::Completed };
         assert_eq!(job.status, expected, "{n}");
     }
