@@ -19,6 +19,7 @@ use crate::job::Job;
 use crate::kind::Settings;
 use crate::runtime::{Policy, Runtime};
 use crate::store::Place;
+use crate::validate::Sizes;
 use crate::work::session::Capacity;
 
 /// What a runtime is made of.
@@ -27,6 +28,7 @@ pub(crate) struct Parts {
     pub(crate) kinds: Vec<(String, Settings)>,
     pub(crate) limits: Vec<(&'static str, String, i64)>,
     pub(crate) reasons: Vec<(String, String)>,
+    pub(crate) sizes: Option<Sizes>,
     pub(crate) starters: HashMap<Arc<str>, Starter>,
     pub(crate) capacity: Capacity,
     pub(crate) around: Option<Around>,
@@ -76,6 +78,7 @@ impl Builder {
                 kinds: Vec::new(),
                 limits: Vec::new(),
                 reasons: Vec::new(),
+                sizes: None,
                 starters: HashMap::new(),
                 capacity: Capacity { slots: cores(), ..Capacity::default() },
                 around: None,
@@ -245,8 +248,7 @@ impl<S: Clone + 'static, M> Builder<S, M> {
             }
         }
         for (kind, settings) in &mut self.parts.kinds {
-            let hooked = hooks.get(kind.as_str()).is_some_and(Hooks::in_transaction);
-            settings.facts.hooks = hooked;
+            Hooks::note(hooks.get(kind.as_str()), &mut settings.facts);
         }
         Runtime::start(self.parts).await
     }

@@ -1,5 +1,6 @@
 //! The client: enqueues, looks, and acts; runs nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,20 +8,15 @@ use std::time::Duration;
 
 use crate::error::{Error, Refusal, Result, StoreFault};
 use crate::host::{Host, HostConfig};
-use crate::job::{JobId, Status, Waiting};
-use crate::kind::Settings;
+use crate::job::{JobId, Waiting};
 use crate::lease::Lease;
 use crate::new_job::{Enqueued, NewJob};
-use crate::record::{Attempt, Counts, JobRecord};
-use crate::rules::operate::Redrive;
+use crate::record::{Attempt, Counts, JobRecord, Totals};
+use crate::scope::Scope;
 use crate::store::Place;
 use crate::store::claim::{Claimed, Want};
-use crate::store::messages::{
-    Cancel, Claim, ClaimById, Delete, Enqueue, Pause, Reap, RedriveOne, Register, Resume, Sweep,
-};
-use crate::store::operator::{Operator, Target};
-use crate::store::questions::{Attempts, CountAll, FindJob, WhyWaiting};
-use crate::store::reaper::{Known, ReapReport};
+use crate::store::messages::{Claim, ClaimById, Enqueue, Message, Scoped};
+use crate::store::questions::{AllTotals, Attempts, CountAll, FindJob, WhyWaiting};
 
 /// How often an enqueue whose answer was lost is asked for.
 const ASK_AGAIN: u32 = 5;
@@ -46,15 +42,41 @@ const ASK_AGAIN: u32 = 5;
 #[derive(Clone)]
 pub struct Client {
     pub(crate) host: Arc<Host>,
+    pub(crate) scope: Option<Scope>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("path", &self.host.path).finish_non_exhaustive()
+        let mut shown = f.debug_struct("Client");
+        shown.field("path", &self.host.path).field("scope", &self.scope).finish_non_exhaustive()
     }
 }
 
 impl Client {
+    pub(crate) const fn new(host: Arc<Host>) -> Self {
+        Self { host, scope: None }
+    }
+
+    /// The same, for one tenant or organization alone: other jobs are not there for it, what it
+    /// enqueues is theirs, and what is about the whole database is refused as
+    /// [`Refusal::OutOfScope`].
+    ///
+    /// Specified in SEMANTICS.md, “Scopes”.
+    #[must_use]
+    pub fn scoped(&self, scope: Scope) -> Self {
+        Self { host: self.host.clone(), scope: Some(scope) }
+    }
+
+    /// Sends a message to the store, with the scope.
+    pub(crate) async fn ask<M: Message>(&self, message: M) -> Result<M::Reply> {
+        self.host.store.ask(Scoped { scope: self.scope.clone(), message }).await
+    }
+
+    /// Asks a question, with the scope.
+    pub(crate) async fn read<M: Message>(&self, message: M) -> Result<M::Reply> {
+        self.host.store.read(Scoped { scope: self.scope.clone(), message }).await
+    }
+
     /// Opens a database, making it if it is not there, without running anything in it.
     ///
     /// # Errors
@@ -64,7 +86,7 @@ impl Client {
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         let opened = Host::start(HostConfig::new(Place::File(path.as_ref().to_owned())));
         let host = opened.await.unwrap_or(Err(StoreFault::Stopped.into()))?;
-        Ok(Self { host })
+        Ok(Self::new(host))
     }
 
     /// [`Client::open`] for code that is not async.
@@ -122,7 +144,7 @@ impl Client {
         let message = || Enqueue(jobs.iter().map(|(id, job)| (job.clone(), id.clone())).collect());
         let mut asked = 1;
         loop {
-            match self.host.store.ask(message()).await {
+            match self.ask(message()).await {
                 Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
                 answer => return answer,
             }
@@ -135,7 +157,7 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn job(&self, id: impl Into<JobId>) -> Result<Option<JobRecord>> {
-        self.host.store.read(FindJob(id.into())).await
+        self.read(FindJob(id.into())).await
     }
 
     /// A job's history: the attempts that did not simply succeed at the first try.
@@ -144,7 +166,7 @@ impl Client {
     ///
     /// [`Refusal::NotFound`]; a [`StoreFault`].
     pub async fn attempts(&self, id: impl Into<JobId>) -> Result<Vec<Attempt>> {
-        self.host.store.read(Attempts(id.into())).await
+        self.read(Attempts(id.into())).await
     }
 
     /// How many jobs are in each phase, and how many wait by kind.
@@ -153,7 +175,17 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn counts(&self) -> Result<Counts> {
-        self.host.store.read(CountAll).await
+        self.read(CountAll).await
+    }
+
+    /// How many jobs of each kind have ever ended. What a sweep, retention or an operator removed
+    /// stays counted.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::OutOfScope`]; a [`StoreFault`].
+    pub async fn totals(&self) -> Result<BTreeMap<String, Totals>> {
+        self.read(AllTotals).await
     }
 
     /// Why a pending job is not running, by the claim's own conditions.
@@ -163,7 +195,7 @@ impl Client {
     /// [`Refusal::NotFound`], [`Refusal::Live`] for a running job, [`Refusal::Terminal`]; a
     /// [`StoreFault`].
     pub async fn why_waiting(&self, id: impl Into<JobId>) -> Result<Waiting> {
-        self.host.store.read(WhyWaiting(id.into())).await
+        self.read(WhyWaiting(id.into())).await
     }
 
     /// Waits until a job has ended, in whichever process, and answers it.
@@ -174,7 +206,11 @@ impl Client {
     /// a [`StoreFault`].
     pub async fn wait(&self, id: impl Into<JobId>, deadline: Duration) -> Result<JobRecord> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.host.control.spawn(self.host.clone().wait(id.into(), deadline, sender));
+        self.host.control.spawn(self.host.clone().wait(
+            (id.into(), self.scope.clone()),
+            deadline,
+            sender,
+        ));
         receiver.await.unwrap_or(Err(StoreFault::Stopped.into()))
     }
 
@@ -185,126 +221,6 @@ impl Client {
     /// As [`Client::wait`].
     pub fn wait_blocking(&self, id: impl Into<JobId>, deadline: Duration) -> Result<JobRecord> {
         crate::block_on(self.wait(id, deadline))
-    }
-
-    /// Cancels a waiting job, or asks a running one to stop; answers `cancelled` or
-    /// `running`.
-    ///
-    /// Specified in SEMANTICS.md, “Cancel, redrive, delete, sweep, retention”.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::NotFound`], [`Refusal::Terminal`], [`Refusal::HookFailed`]; a
-    /// [`StoreFault`].
-    pub async fn cancel(&self, id: impl Into<JobId>, by: Operator) -> Result<Status> {
-        self.host.store.ask(Cancel { by, id: id.into() }).await
-    }
-
-    /// Makes an ended job live again.
-    ///
-    /// Specified in SEMANTICS.md, “Cancel, redrive, delete, sweep, retention”.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::NotFound`], [`Refusal::Live`], [`Refusal::NotRedrivable`],
-    /// [`Refusal::NeedsForce`], [`Refusal::LockHeld`], [`Refusal::DedupHeld`],
-    /// [`Refusal::EpochMoved`], [`Refusal::HookFailed`]; a [`StoreFault`].
-    pub async fn redrive(&self, id: impl Into<JobId>, how: Redrive, by: Operator) -> Result<()> {
-        self.host.store.ask(RedriveOne { by, id: id.into(), how }).await
-    }
-
-    /// Deletes an ended job with all that hangs on it.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::NotFound`], [`Refusal::Live`]; a [`StoreFault`].
-    pub async fn delete(&self, id: impl Into<JobId>, by: Operator) -> Result<()> {
-        self.host.store.ask(Delete { by, id: id.into() }).await
-    }
-
-    /// Deletes at most `limit` jobs that ended before `settled_before` (UTC milliseconds),
-    /// oldest first; answers how many.
-    ///
-    /// # Errors
-    ///
-    /// A [`StoreFault`].
-    pub async fn sweep(&self, settled_before: i64, limit: usize, by: Operator) -> Result<u64> {
-        self.host.store.ask(Sweep { by, settled_before, limit }).await
-    }
-
-    /// Pauses a queue or a kind: no more claims; what runs goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Invalid`] for a name that cannot be one; a [`StoreFault`].
-    pub async fn pause(&self, target: Target, by: Operator) -> Result<()> {
-        self.host.store.ask(Pause { by, target }).await
-    }
-
-    /// Lets a queue or a kind go on.
-    ///
-    /// # Errors
-    ///
-    /// A [`StoreFault`].
-    pub async fn resume(&self, target: Target, by: Operator) -> Result<()> {
-        self.host.store.ask(Resume { by, target }).await
-    }
-
-    /// Writes a kind's settings down for every process, the last registration winning. A
-    /// runtime does this for the kinds that it handles.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Invalid`] naming the setting; a [`StoreFault`].
-    pub async fn register(&self, kind: &str, mut settings: Settings) -> Result<()> {
-        settings.facts.hooks = self.host.hooked.contains(kind);
-        let kinds = vec![(kind.to_owned(), settings)];
-        self.host.store.ask(Register { kinds, ..Register::default() }).await
-    }
-
-    /// Limits how many jobs of a queue run at a time, over all processes.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
-    pub async fn limit_queue(&self, queue: &str, running: u32) -> Result<()> {
-        self.limit("queue", queue, running).await
-    }
-
-    /// Limits how many jobs with a limit key run at a time, over all processes.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
-    pub async fn limit_key(&self, key: &str, running: u32) -> Result<()> {
-        self.limit("limit_key", key, running).await
-    }
-
-    async fn limit(&self, scope: &'static str, name: &str, running: u32) -> Result<()> {
-        let limits = vec![(scope, name.to_owned(), running.into())];
-        self.host.store.ask(Register { limits, ..Register::default() }).await
-    }
-
-    /// Adds a reason to the registry, or changes its label.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
-    pub async fn register_reason(&self, id: &str, label: &str) -> Result<()> {
-        let reasons = vec![(id.to_owned(), label.to_owned())];
-        self.host.store.ask(Register { reasons, ..Register::default() }).await
-    }
-
-    /// Runs one pass of the reaper: ends what is owed an ending, takes lost leases, removes
-    /// what is past retention. Judges by the runtime's clock.
-    ///
-    /// Specified in SEMANTICS.md, “The reaper”.
-    ///
-    /// # Errors
-    ///
-    /// A [`StoreFault`].
-    pub async fn reap_once(&self) -> Result<ReapReport> {
-        Ok(self.host.store.ask(Reap(Known::default())).await?.report)
     }
 
     /// Claims at most `limit` due jobs of these kinds by hand; nothing renews the leases but
@@ -327,7 +243,7 @@ impl Client {
         let mut leases = Vec::new();
         loop {
             let limit = limit - leases.len();
-            let batch = self.host.store.ask(Claim(Want { limit, ..want.clone() })).await?;
+            let batch = self.ask(Claim(Want { limit, ..want.clone() })).await?;
             let more = batch.more;
             leases.extend(batch.claimed.into_iter().map(|claimed| self.lease(claimed)));
             if !more || leases.len() == want.limit {
@@ -344,7 +260,7 @@ impl Client {
     /// A [`StoreFault`].
     pub async fn claim_by_id(&self, id: impl Into<JobId>, owner: &str) -> Result<Option<Lease>> {
         let message = ClaimById { id: id.into(), owner: owner.into() };
-        Ok(self.host.store.ask(message).await?.map(|claimed| self.lease(claimed)))
+        Ok(self.ask(message).await?.map(|claimed| self.lease(claimed)))
     }
 
     fn lease(&self, claimed: Claimed) -> Lease {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -14,9 +14,11 @@ use crate::handler::JobError;
 use crate::hooks::Tx;
 use crate::job::JobId;
 use crate::json::Json;
+use crate::new_job::{Enqueued, NewJob};
 use crate::store::holder::{Save, Saved};
 use crate::store::messages::{Code, SaveOne};
 use crate::store::questions::Checkpoint;
+use crate::transaction::Rerun;
 use crate::work::run::{Run, StopReason};
 
 /// How often a write whose answer was lost is asked for again.
@@ -238,22 +240,9 @@ impl<S> Ctx<S> {
         R: Send + 'static,
         E: Send + 'static,
     {
-        // What the last run of the closure answered: kept here, so that it is not lost with
-        // the answer of the commit.
-        let answer: Arc<Mutex<Option<Result<R, E>>>> = Arc::default();
-        let code = Arc::new(Mutex::new(code));
-        let make = || -> Option<Code> {
-            let (answer, code) = (answer.clone(), code.clone());
-            Some(Box::new(move |tx| {
-                let mut code = code.lock().unwrap_or_else(PoisonError::into_inner);
-                let result = code(tx);
-                let failed = result.is_err();
-                *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                if failed { Err(Refusal::Revoked.into()) } else { Ok(()) }
-            }))
-        };
-        let outcome = self.write(save, make).await;
-        let answer = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let rerun = Rerun::new(code);
+        let outcome = self.write(save, || Some(rerun.code(None))).await;
+        let answer = rerun.answer();
         match (outcome, answer) {
             (Ok(_), Some(Ok(value))) => Ok(value),
             (Err(Error::Refused(Refusal::Revoked)), Some(Err(error))) => {
@@ -268,6 +257,31 @@ impl<S> Ctx<S> {
                 SaveError::Store(fault) => Err(FencedError::Store(fault)),
                 SaveError::Value(error) => Err(FencedError::Store(StoreFault::Sql(error))),
             },
+        }
+    }
+
+    /// Enqueues a job that lands only if this attempt still holds its own, and at most once however
+    /// often an answer was lost. For several at once, or with statements beside them, see
+    /// [`Tx::enqueue`] in [`Ctx::fenced`].
+    ///
+    /// # Errors
+    ///
+    /// [`FencedError::Lost`] where the job is somebody else's; trouble of the store; the
+    /// [`Refusal`] of the new job. Nothing was written then.
+    pub async fn enqueue(&self, job: impl Into<NewJob>) -> Result<Enqueued, FencedError<Refusal>> {
+        let job = job.into();
+        match self.fenced(move |tx| tx.enqueue(job.clone())).await {
+            Ok(enqueued) => Ok(enqueued),
+            Err(FencedError::Application(Error::Refused(refusal))) => {
+                Err(FencedError::Application(refusal))
+            }
+            Err(FencedError::Application(Error::Store(fault)) | FencedError::Store(fault)) => {
+                Err(FencedError::Store(fault))
+            }
+            Err(FencedError::Application(other)) => {
+                Err(FencedError::Store(StoreFault::Sql(other.to_string())))
+            }
+            Err(FencedError::Lost(refusal)) => Err(FencedError::Lost(refusal)),
         }
     }
 
@@ -286,7 +300,7 @@ impl<S> Ctx<S> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, JobError>>,
     {
-        crate::validate::key("name", name)?;
+        crate::validate::key("name", name, self.run.claimed.sizes)?;
         let claimed = &self.run.claimed;
         let epoch = claimed.holder.epoch;
         let question = Checkpoint { key: claimed.key, name: name.to_owned(), epoch };

@@ -19,7 +19,7 @@ use crate::job::{ErrorClass, Job, Verdict};
 use crate::json::Json;
 use crate::rules::settle::{Failure, Settle};
 use crate::rules::text;
-use crate::validate;
+use crate::validate::{self, Sizes};
 use crate::work::run::Run;
 
 /// How an attempt ended well.
@@ -153,10 +153,10 @@ impl fmt::Debug for JobError {
 }
 
 /// The settle that a handler's answer asks for.
-pub(crate) fn settle_of(result: JobResult) -> Settle {
+pub(crate) fn settle_of(result: JobResult, sizes: Sizes) -> Settle {
     match result {
         Ok(Outcome::Done) => Settle::Complete(None),
-        Ok(Outcome::DoneWith(JobOutput(Ok(json)))) => match validate::result(Some(&json)) {
+        Ok(Outcome::DoneWith(JobOutput(Ok(json)))) => match validate::result(Some(&json), sizes) {
             Ok(()) => Settle::Complete(Some(json)),
             Err(refusal) => Settle::Fail(Failure::transient(refusal.to_string())),
         },
@@ -325,10 +325,10 @@ mod tests {
 
     #[test]
     fn a_result_that_json_cannot_hold_is_a_failed_attempt() {
-        let settle = settle_of(Ok(Outcome::done_with(&f64::NAN)));
+        let settle = settle_of(Ok(Outcome::done_with(&f64::NAN)), Sizes::default());
         assert!(matches!(settle, Settle::Fail(failure) if failure.error.contains("JSON")));
-        let large = "x".repeat(validate::MAX_PAYLOAD);
-        let settle = settle_of(Ok(Outcome::done_with(&large)));
+        let large = "x".repeat(1 << 20);
+        let settle = settle_of(Ok(Outcome::done_with(&large)), Sizes::default());
         assert!(matches!(settle, Settle::Fail(failure) if failure.error.contains("result")));
     }
 }

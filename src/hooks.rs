@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
+use crate::facts::Facts;
+use crate::new_job::{Enqueued, NewJob};
 use crate::record::JobRecord;
+use crate::scope::Scope;
 
 /// Any error of the application.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -20,6 +23,14 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// it runs, no other job can be claimed or settled.
 pub struct Tx<'c> {
     conn: &'c Connection,
+    now: i64,
+    jobs: &'c mut (dyn Enqueues + 'c),
+    scope: Option<Scope>,
+}
+
+/// What a [`Tx`] enqueues jobs with.
+pub(crate) trait Enqueues {
+    fn enqueue(&mut self, job: &NewJob, scope: Option<&Scope>) -> crate::Result<Enqueued>;
 }
 
 /// The application's statements are kept prepared apart from ours: a text like one of ours
@@ -29,8 +40,30 @@ fn own(sql: &str) -> String {
 }
 
 impl<'c> Tx<'c> {
-    pub(crate) const fn new(conn: &'c Connection) -> Self {
-        Self { conn }
+    pub(crate) fn new(conn: &'c Connection, now: i64, jobs: &'c mut (dyn Enqueues + 'c)) -> Self {
+        Self { conn, now, jobs, scope: None }
+    }
+
+    /// The jobs that are enqueued from here on are of this scope.
+    pub(crate) fn within(&mut self, scope: Option<Scope>) {
+        self.scope = scope;
+    }
+
+    /// Enqueues a job in this transaction: it is there if and only if what else is written here
+    /// is, and is claimed after the commit.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`](crate::Refusal), after which the transaction may go on; a
+    /// [`StoreFault`](crate::StoreFault), after which it may not.
+    pub fn enqueue(&mut self, job: impl Into<NewJob>) -> crate::Result<Enqueued> {
+        self.jobs.enqueue(&job.into(), self.scope.as_ref())
+    }
+
+    /// The time of the transaction, in UTC milliseconds on the runtime's clock.
+    #[must_use]
+    pub const fn now(&self) -> i64 {
+        self.now
     }
 
     /// Runs a statement that returns no rows; answers how many rows it changed.
@@ -112,6 +145,7 @@ pub struct Hooks {
     pub(crate) on_transition: Option<Matching>,
     pub(crate) on_cancel: Option<Agreeing>,
     pub(crate) on_redrive: Option<Matching>,
+    pub(crate) veto: Option<Agreeing>,
     pub(crate) after_transition: Option<After>,
     pub(crate) after_redrive: Option<After>,
 }
@@ -157,6 +191,16 @@ impl Hooks {
         self
     }
 
+    /// Asked before an operator deletes one of the kind's jobs: an error keeps it, and its text is
+    /// the reason. A sweep and retention do not ask.
+    pub fn on_delete<F>(mut self, veto: F) -> Self
+    where
+        F: Fn(&JobRecord, &mut Tx<'_>) -> std::result::Result<(), BoxError> + Send + Sync + 'static,
+    {
+        self.veto = Some(Arc::new(veto));
+        self
+    }
+
     /// Runs after the commit that ended the job, at most once.
     pub fn after_transition(mut self, hook: impl Fn(&JobRecord) + Send + Sync + 'static) -> Self {
         self.after_transition = Some(Arc::new(hook));
@@ -172,6 +216,12 @@ impl Hooks {
     /// Whether an ending asks any of them.
     pub(crate) fn in_transaction(&self) -> bool {
         self.on_transition.is_some() || self.on_cancel.is_some() || self.on_redrive.is_some()
+    }
+
+    /// Writes into a kind's facts what its hooks ask for.
+    pub(crate) fn note(hooks: Option<&Self>, facts: &mut Facts) {
+        facts.hooks = hooks.is_some_and(Self::in_transaction);
+        facts.veto = hooks.is_some_and(|hooks| hooks.veto.is_some());
     }
 
     pub(crate) fn check(&self, kind: &str) -> Result<(), crate::Error> {

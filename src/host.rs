@@ -1,7 +1,7 @@
 //! The threads that a runtime or a client lives on: a System of its own, so that a host that
 //! stops its own System takes nothing of ours with it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -21,9 +21,10 @@ use crate::health::Health;
 use crate::hooks::Hooks;
 use crate::job::JobId;
 use crate::record::JobRecord;
-use crate::store::messages::{Envelope, Message};
+use crate::scope::Scope;
+use crate::store::messages::{Envelope, Message, Scoped};
 use crate::store::questions::FindJob;
-use crate::store::txn::{AfterHook, Effects, FenceView};
+use crate::store::txn::{AfterHook, Effects, FenceView, HookTable};
 use crate::store::{Claimer, Engine, Place, Readers, StoreSettings};
 
 /// Messages that may wait for the store at a time; callers beyond it wait with theirs.
@@ -73,8 +74,8 @@ pub(crate) struct Host {
     pub(crate) listening: Arc<Listening>,
     /// The time limit of application code in a transaction, in milliseconds.
     pub(crate) code_limit: i64,
-    /// Kinds whose hooks are in this process.
-    pub(crate) hooked: HashSet<Arc<str>>,
+    /// The hooks that are in this process.
+    pub(crate) hooks: HookTable,
     system: System,
 }
 
@@ -176,7 +177,7 @@ impl Host {
     /// wherever the caller comes from.
     pub(crate) async fn wait(
         self: Arc<Self>,
-        id: JobId,
+        (id, scope): (JobId, Option<Scope>),
         deadline: Duration,
         mut answer: oneshot::Sender<Result<JobRecord>>,
     ) {
@@ -187,7 +188,7 @@ impl Host {
             clock::moment(STUCK).await;
         };
         let outcome = tokio::select! {
-            ended = self.until_ended(&id, deadline) => ended,
+            ended = self.until_ended(&id, scope, deadline) => ended,
             () = overdue => Err(Error::Deadline { id: id.clone() }),
             () = answer.closed() => Err(StoreFault::Stopped.into()),
         };
@@ -195,7 +196,12 @@ impl Host {
         let _gone = answer.send(outcome);
     }
 
-    async fn until_ended(&self, id: &JobId, deadline: Duration) -> Result<JobRecord> {
+    async fn until_ended(
+        &self,
+        id: &JobId,
+        scope: Option<Scope>,
+        deadline: Duration,
+    ) -> Result<JobRecord> {
         /// How soon to look for an end that another process has made, doubling up to
         /// [`RARELY`]; one that this process makes is heard of.
         const LOOK: Duration = Duration::from_millis(50);
@@ -204,7 +210,8 @@ impl Host {
         let mut late = self.clock.sleep(deadline);
         loop {
             let ended = self.listening.wait_for(id);
-            let record = self.store.read(FindJob(id.clone())).await?;
+            let question = Scoped { scope: scope.clone(), message: FindJob(id.clone()) };
+            let record = self.store.read(question).await?;
             let record = record.ok_or(crate::Refusal::NotFound)?;
             if !record.status.is_live() {
                 return Ok(record);
@@ -300,10 +307,7 @@ fn open(
         inside,
         listening,
         code_limit: config.store.code_limit,
-        hooked: (config.store.hooks.iter())
-            .filter(|(_, hooks)| hooks.in_transaction())
-            .map(|(kind, _)| kind.clone())
-            .collect(),
+        hooks: config.store.hooks,
         system,
     }))
 }

@@ -1,4 +1,4 @@
-//! The vocabulary: what a job is called, the states it can be in, and what is shown of it.
+//! A job's payload type, and what a job is called.
 //!
 //! The words are those of SEMANTICS.md: a *job* is one row, a *kind* names its handler, an
 //! *attempt* is one run under one claim.
@@ -7,12 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::kind::Settings;
 use crate::new_job::NewJob;
+pub use crate::words::{Action, By, ErrorClass, Phase, Preset, State, Status, Verdict, Waiting};
 
 /// A job's payload type: the data, the name of its kind, and the kind's settings.
 ///
@@ -142,162 +143,14 @@ impl fmt::Debug for JobId {
     }
 }
 
-/// Declares an enum whose values are words: in Rust, in SQL, in JSON and on the command line.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant,)+ }
-
-        impl $name {
-            /// Every value, in the order of declaration.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// The word for it.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-
-            /// The value with this word.
-            #[must_use]
-            pub fn parse(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)+ _ => None }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-words! {
-    /// The stored status of a job.
-    Status {
-        /// Waiting, due or not.
-        Pending = "pending",
-        /// Held by an attempt, or by nobody since its lease was lost.
-        Running = "running",
-        /// Ended with a result.
-        Completed = "completed",
-        /// Ended without one.
-        Failed = "failed",
-        /// Ended because somebody asked.
-        Cancelled = "cancelled",
+impl Serialize for JobId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
-impl Status {
-    /// Pending or running.
-    #[must_use]
-    pub const fn is_live(self) -> bool {
-        matches!(self, Self::Pending | Self::Running)
-    }
-}
-
-words! {
-    /// What a job is doing, derived from its row and the time; never stored.
-    Phase {
-        /// Pending, not yet due, no attempt spent.
-        Scheduled = "scheduled",
-        /// Pending, not yet due, with attempts spent.
-        Retrying = "retrying",
-        /// Pending and due.
-        Ready = "ready",
-        /// Running under a lease that has not ended.
-        Leased = "leased",
-        /// Running, and its lease has ended.
-        Orphaned = "orphaned",
-        /// Ended with a result.
-        Completed = "completed",
-        /// Ended because somebody asked.
-        Cancelled = "cancelled",
-        /// Failed.
-        Dead = "dead",
-        /// Failed in a way that asks for a person.
-        Parked = "parked",
-    }
-}
-
-words! {
-    /// Why a job failed for good.
-    Verdict {
-        /// Its attempts were used up.
-        AttemptsExhausted = "attempts_exhausted",
-        /// The handler said to stop.
-        Terminal = "terminal",
-        /// The handler said that it can never work; a redrive needs `force`.
-        Unrecoverable = "unrecoverable",
-        /// Its deferrals were used up.
-        RateLimitExhausted = "rate_limit_exhausted",
-        /// Too many attempts in a row ended without progress.
-        Poison = "poison",
-        /// Its holder was lost and the kind parks such jobs.
-        Orphaned = "orphaned",
-        /// No handler is registered for its kind.
-        NoHandler = "no_handler",
-        /// Its payload does not decode.
-        Undecodable = "undecodable",
-    }
-}
-
-words! {
-    /// How an error is to be treated.
-    ErrorClass {
-        /// Try again.
-        Transient = "transient",
-        /// Stop now; a plain redrive is allowed.
-        Terminal = "terminal",
-        /// Stop now; a redrive needs `force`.
-        Unrecoverable = "unrecoverable",
-        /// Try later, at no cost of attempts.
-        RateLimited = "rate_limited",
-    }
-}
-
-words! {
-    /// What an enqueue found in its place.
-    By {
-        /// A job with the same id.
-        Id = "id",
-        /// A job with the same idempotency key.
-        IdempotencyKey = "idempotency_key",
-        /// A live job with the same dedup key.
-        DedupKey = "dedup_key",
-    }
-}
-
-words! {
-    /// Why a pending job is not running.
-    Waiting {
-        /// Its time has not come.
-        Scheduled = "scheduled",
-        /// Nobody has registered its kind.
-        NotRegistered = "not_registered",
-        /// Its queue is paused.
-        QueuePaused = "queue_paused",
-        /// Its kind is paused.
-        KindPaused = "kind_paused",
-        /// A limit on running jobs is full.
-        LimitFull = "limit_full",
-        /// A rate or a provider's gate is closed.
-        RateLimited = "rate_limited",
-        /// Nothing: a claim would take it when its turn comes.
-        Next = "next",
-    }
-}
-
-words! {
-    /// What a redrive keeps of a job's history.
-    Preset {
-        /// Budgets and checkpoints stay; one more attempt is allowed.
-        Requeue = "requeue",
-        /// Budgets start anew, checkpoints stay.
-        Redrive = "redrive",
-        /// Budgets start anew, checkpoints and progress are dropped.
-        Restart = "restart",
+impl<'de> Deserialize<'de> for JobId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self::new(&text))
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::job::{By, Job, JobId};
 use crate::json::Json;
 use crate::kind::Settings;
+use crate::record::JobRecord;
 
 /// What an enqueue did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct NewJob {
     pub(crate) max_attempts: Option<i64>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) dedup_key: Option<String>,
+    pub(crate) keep_key_for: Option<Duration>,
+    pub(crate) unique_for: Option<Duration>,
     pub(crate) lock_key: Option<String>,
     pub(crate) limit_key: Option<String>,
     pub(crate) tenant: Option<String>,
@@ -55,6 +58,7 @@ pub struct NewJob {
     pub(crate) subject_id: Option<String>,
     pub(crate) meta: Option<Json>,
     pub(crate) trace_context: Option<String>,
+    pub(crate) copy_of: Option<JobId>,
 }
 
 impl<J: Job> From<J> for NewJob {
@@ -93,6 +97,8 @@ impl NewJob {
             max_attempts: None,
             idempotency_key: None,
             dedup_key: None,
+            keep_key_for: None,
+            unique_for: None,
             lock_key: None,
             limit_key: None,
             tenant: None,
@@ -102,6 +108,27 @@ impl NewJob {
             subject_id: None,
             meta: None,
             trace_context: None,
+            copy_of: None,
+        }
+    }
+
+    /// A job like one that has ended.
+    pub(crate) fn like(old: &JobRecord) -> Self {
+        Self {
+            priority: old.priority,
+            max_attempts: Some(old.max_attempts),
+            dedup_key: old.dedup_key.clone(),
+            lock_key: old.lock_key.clone(),
+            limit_key: old.limit_key.clone(),
+            tenant: old.tenant.clone(),
+            organization: old.organization.clone(),
+            reason: Some("redrive".to_owned()),
+            subject_type: old.subject_type.clone(),
+            subject_id: old.subject_id.clone(),
+            meta: old.meta.clone(),
+            trace_context: old.trace_context.clone(),
+            copy_of: Some(old.id.clone()),
+            ..Self::raw(&*old.kind, old.payload.clone())
         }
     }
 
@@ -170,10 +197,38 @@ impl NewJob {
         trace_context,
     }
 
+    /// The idempotency key stays taken for so long from its enqueue, also where the job's row is
+    /// deleted before.
+    #[must_use]
+    pub fn keep_key_for(mut self, period: Duration) -> Self {
+        self.keep_key_for = Some(period);
+        self
+    }
+
+    /// The dedup key stays taken for so long from its enqueue, also where the job ends before:
+    /// at most one such job in the period.
+    #[must_use]
+    pub fn unique_for(mut self, period: Duration) -> Self {
+        self.unique_for = Some(period);
+        self
+    }
+
     /// Anything else to keep beside it, as JSON.
     #[must_use]
     pub fn meta(mut self, meta: Json) -> Self {
         self.meta = Some(meta);
         self
     }
+}
+
+/// A dedup key for “one live job of this kind about this subject”: `kind:type:id`, with an empty
+/// text for a part that is absent.
+///
+/// ```
+/// let key = leasehold::dedup_key_for("invoice", Some("order"), Some("42"));
+/// assert_eq!(key, "invoice:order:42");
+/// ```
+#[must_use]
+pub fn dedup_key_for(kind: &str, subject_type: Option<&str>, subject_id: Option<&str>) -> String {
+    format!("{kind}:{}:{}", subject_type.unwrap_or_default(), subject_id.unwrap_or_default())
 }

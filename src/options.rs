@@ -11,6 +11,7 @@ use crate::hooks::{BoxError, Tx};
 use crate::job::Job;
 use crate::runtime::Policy;
 use crate::store::{Checkpoints, Durability, Migrate};
+use crate::validate::Sizes;
 
 impl<S: Clone + 'static, M> Builder<S, M> {
     /// What to do once the runtime cannot mend itself any more; [`Policy::Stay`] unless set.
@@ -55,6 +56,12 @@ impl<S: Clone + 'static, M> Builder<S, M> {
     /// Adds a reason for which jobs may be enqueued.
     pub fn reason(mut self, id: &str, label: &str) -> Self {
         self.parts.reasons.push((id.to_owned(), label.to_owned()));
+        self
+    }
+
+    /// How large payloads, results and keys may be, for every process on the database.
+    pub fn sizes(mut self, sizes: Sizes) -> Self {
+        self.parts.sizes = Some(sizes);
         self
     }
 

@@ -29,6 +29,8 @@ pub struct JobRecord {
     pub meta: Option<Json>,
     /// The trace context it carries along.
     pub trace_context: Option<String>,
+    /// The job that this one was made after, by an operator.
+    pub copy_of: Option<JobId>,
     /// What the handler is given.
     pub payload: Option<Json>,
     /// What it completed with.
@@ -151,4 +153,38 @@ pub struct Counts {
     pub parked: i64,
     /// Pending jobs by kind, where there are any.
     pub kinds: std::collections::BTreeMap<String, i64>,
+}
+
+impl Counts {
+    /// Adds so many of a kind in a phase.
+    pub(crate) fn add(&mut self, kind: &str, phase: Phase, n: i64) {
+        let count = match phase {
+            Phase::Scheduled => &mut self.scheduled,
+            Phase::Retrying => &mut self.retrying,
+            Phase::Ready => &mut self.ready,
+            Phase::Leased => &mut self.leased,
+            Phase::Orphaned => &mut self.orphaned,
+            Phase::Completed => &mut self.completed,
+            Phase::Cancelled => &mut self.cancelled,
+            Phase::Dead => &mut self.dead,
+            Phase::Parked => &mut self.parked,
+        };
+        *count += n;
+        if n > 0 && matches!(phase, Phase::Scheduled | Phase::Retrying | Phase::Ready) {
+            *self.kinds.entry(kind.to_owned()).or_default() += n;
+        }
+    }
+}
+
+/// How many jobs of a kind have ever ended, those that were removed since among them. A job that
+/// was redriven counts where it ended last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Totals {
+    /// With a result.
+    pub completed: i64,
+    /// Without one.
+    pub failed: i64,
+    /// Because somebody asked.
+    pub cancelled: i64,
 }

@@ -15,12 +15,14 @@ use crate::client::Client;
 use crate::clock;
 use crate::error::{Error, Result, StoreFault};
 use crate::health::HealthReport;
+use crate::hooks::Tx;
 use crate::host::Host;
 use crate::job::JobId;
 use crate::new_job::{Enqueued, NewJob};
 use crate::owner::{self, OwnerLock};
 use crate::record::JobRecord;
 use crate::store::messages::Register;
+use crate::transaction::TransactionError;
 use crate::work::pool::Pool;
 use crate::work::session::Session;
 use crate::work::standing::Standing;
@@ -128,6 +130,20 @@ impl Runtime {
         self.0.client.enqueue_blocking(job)
     }
 
+    /// [`Client::transaction`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::transaction`].
+    pub async fn transaction<F, R, E>(&self, code: F) -> Result<R, TransactionError<E>>
+    where
+        F: FnMut(&mut Tx<'_>) -> Result<R, E> + Send + 'static,
+        R: Send + 'static,
+        E: Send + 'static,
+    {
+        self.0.client.transaction(code).await
+    }
+
     /// [`Client::wait`].
     ///
     /// # Errors
@@ -192,8 +208,12 @@ impl Runtime {
         }
         let host = Host::start(parts.host);
         let host = host.await.unwrap_or(Err(StoreFault::Stopped.into()))?;
-        let register =
-            Register { kinds: parts.kinds, limits: parts.limits, reasons: parts.reasons };
+        let register = Register {
+            kinds: parts.kinds,
+            limits: parts.limits,
+            reasons: parts.reasons,
+            sizes: parts.sizes,
+        };
         host.store.ask(register).await?;
         let owner = owner::name(host.entropy.bytes());
         let lock = match host.path.as_deref().filter(|_| parts.owner_files) {
@@ -213,7 +233,7 @@ impl Runtime {
             let _gone = sender.send(start_on_control(Arc::new(session), lock));
         });
         let running = started.await.map_err(|_| Error::from(StoreFault::Stopped))?;
-        let client = Client { host: running.session.host.clone() };
+        let client = Client::new(running.session.host.clone());
         let runtime = Self(Arc::new(Handle { client, running }));
         runtime.watch_health(parts.policy);
         if parts.stop_on_signals {

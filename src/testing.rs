@@ -9,9 +9,9 @@ use crate::client::Client;
 use crate::clock::ManualClock;
 use crate::entropy::FixedEntropy;
 use crate::error::{Result, StoreFault};
+use crate::facts::Retention;
 use crate::host::{Host, HostConfig};
 use crate::job::JobId;
-use crate::kind::Retention;
 use crate::new_job::NewJob;
 use crate::record::JobRecord;
 use crate::runtime::Runtime;
@@ -84,7 +84,7 @@ impl Bench {
         config.store.hooks =
             settings.hooks.into_iter().map(|(kind, hooks)| (kind.as_str().into(), hooks)).collect();
         let host = Host::start(config).await.unwrap_or(Err(StoreFault::Stopped.into()))?;
-        Ok(Self { client: Client { host }, clock, entropy })
+        Ok(Self { client: Client::new(host), clock, entropy })
     }
 }
 

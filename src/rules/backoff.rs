@@ -1,6 +1,6 @@
 //! Delays: (policy, count, draw) to milliseconds. All arithmetic saturates.
 
-use crate::kind::{Backoff, DeferFacts, RetryFacts, Strategy};
+use crate::facts::{Backoff, DeferFacts, RetryFacts, Strategy};
 
 /// `min(cap, base * 2^(n-1))`, stopping at the cap.
 fn doubled(base: i64, cap: i64, n: i64) -> i64 {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::facts::Facts;
 use crate::job::{Status, Verdict};
-use crate::kind::Facts;
 
 use super::row::Row;
 use super::{Change, reap};

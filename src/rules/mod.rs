@@ -27,6 +27,7 @@ pub(crate) mod operate;
 pub(crate) mod reap;
 pub(crate) mod row;
 pub(crate) mod settle;
+pub(crate) mod table;
 pub(crate) mod text;
 
 #[cfg(test)]

@@ -1,48 +1,78 @@
-//! What an operator's action does: cancel, redrive, delete; and why a job waits.
+//! What an operator's action does: cancel, redrive, delete; and why a job waits. Whether it may
+//! be done at all is in [`super::table`].
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::Refusal;
-use crate::job::{Preset, Status, Verdict, Waiting};
+use crate::job::{Action, Preset, Status, Waiting};
 
 use super::Change;
 use super::row::Row;
+use super::table::check;
 
 /// A cancel: at once where the job waits, a request where it runs.
 pub(crate) fn cancel(row: &Row, by: &str, now: i64) -> Result<Change, Refusal> {
+    check(row, Action::Cancel, &[])?;
     let mut new = row.clone();
-    if row.status.is_live() && row.detail.cancel_requested_at.is_none() {
+    if row.detail.cancel_requested_at.is_none() {
         new.detail.cancel_requested_at = Some(now);
         new.detail.cancel_requested_by = Some(by.to_owned());
         new.updated_at = now;
     }
-    match row.status {
-        Status::Pending => {
-            new.cancel(now);
-            Ok(Change::to(new))
-        }
-        Status::Running => Ok(Change::to(new)),
-        status @ (Status::Completed | Status::Failed | Status::Cancelled) => {
-            Err(Refusal::Terminal { status })
-        }
+    if row.status == Status::Pending {
+        new.cancel(now);
     }
+    Ok(Change::to(new))
 }
 
 /// How a redrive is meant.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
+///
+/// ```
+/// use leasehold::{Preset, Redrive};
+///
+/// let how = Redrive::new(Preset::Restart).force().expecting(7);
+/// # let _ = how;
+/// ```
+///
+/// Specified in SEMANTICS.md, “Cancel, redrive, delete, sweep, retention”.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[must_use]
 pub struct Redrive {
-    /// What is kept.
-    pub preset: Preset,
-    /// Also a job whose failure was unrecoverable.
-    pub force: bool,
-    /// Also a job that completed.
-    pub allow_finished: bool,
-    /// Only if the job is still at this epoch.
-    pub expected_epoch: Option<i64>,
+    preset: Preset,
+    force: bool,
+    allow_finished: bool,
+    expected_epoch: Option<i64>,
 }
 
-impl Default for Redrive {
-    fn default() -> Self {
-        Self { preset: Preset::Redrive, force: false, allow_finished: false, expected_epoch: None }
+impl Redrive {
+    /// A redrive that keeps what the preset says, of jobs that failed or were cancelled.
+    pub fn new(preset: Preset) -> Self {
+        Self { preset, ..Self::default() }
+    }
+
+    /// Also a job whose failure was unrecoverable.
+    pub fn force(mut self) -> Self {
+        self.force = true;
+        self
+    }
+
+    /// Also a job that completed.
+    pub fn allow_finished(mut self) -> Self {
+        self.allow_finished = true;
+        self
+    }
+
+    /// Only if the job is still at this epoch.
+    pub fn expecting(mut self, epoch: i64) -> Self {
+        self.expected_epoch = Some(epoch);
+        self
+    }
+}
+
+impl From<Preset> for Redrive {
+    fn from(preset: Preset) -> Self {
+        Self::new(preset)
     }
 }
 
@@ -54,19 +84,14 @@ pub(crate) fn redrive(
     held: Option<Refusal>,
     now: i64,
 ) -> Result<Change, Refusal> {
-    match row.status {
-        Status::Pending | Status::Running => return Err(Refusal::Live),
-        Status::Completed if !how.allow_finished => return Err(Refusal::NotRedrivable),
-        Status::Completed | Status::Failed | Status::Cancelled => {}
-    }
-    if row.detail.verdict == Some(Verdict::Unrecoverable) && !how.force {
-        return Err(Refusal::NeedsForce);
-    }
+    let given = [(how.force, "force"), (how.allow_finished, "allow_finished")];
+    let with: Vec<_> = given.iter().filter(|option| option.0).map(|option| option.1).collect();
+    check(row, Action::Redrive, &with)?;
     if let Some(held) = held {
         return Err(held);
     }
-    if how.expected_epoch.is_some_and(|epoch| epoch != row.epoch) {
-        return Err(Refusal::EpochMoved { current_epoch: row.epoch });
+    if let Some(expected_epoch) = how.expected_epoch.filter(|epoch| *epoch != row.epoch) {
+        return Err(Refusal::EpochMoved { expected_epoch, current_epoch: row.epoch });
     }
     let mut new = row.clone();
     new.wait(now, now);
@@ -108,8 +133,13 @@ pub(crate) fn redrive(
 }
 
 /// Whether a job may be deleted.
-pub(crate) const fn delete(row: &Row) -> Result<(), Refusal> {
-    if row.status.is_live() { Err(Refusal::Live) } else { Ok(()) }
+pub(crate) fn delete(row: &Row) -> Result<(), Refusal> {
+    check(row, Action::Delete, &[])
+}
+
+/// Whether a new job like this one may be made.
+pub(crate) fn run_again(row: &Row) -> Result<(), Refusal> {
+    check(row, Action::RunAgain, &[])
 }
 
 /// What stands around a pending row.
@@ -128,8 +158,13 @@ pub(crate) fn why_waiting(row: &Row, around: Surroundings, now: i64) -> Result<W
     match row.status {
         Status::Pending if row.run_at > now => Ok(Waiting::Scheduled),
         Status::Pending => Ok(around.first().unwrap_or(Waiting::Next)),
-        status @ (Status::Running | Status::Completed | Status::Failed | Status::Cancelled) => {
-            Err(if status.is_live() { Refusal::Live } else { Refusal::Terminal { status } })
+        Status::Running => Err(Refusal::Live {
+            status: row.status,
+            epoch: row.epoch,
+            owner: row.token.and(row.owner.clone()),
+        }),
+        status @ (Status::Completed | Status::Failed | Status::Cancelled) => {
+            Err(Refusal::Terminal { status, epoch: row.epoch })
         }
     }
 }

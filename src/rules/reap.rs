@@ -1,7 +1,7 @@
 //! What a pass of the reaper decides about a row.
 
+use crate::facts::{Facts, Orphan};
 use crate::job::Verdict;
-use crate::kind::{Facts, Orphan};
 
 use super::claim::exhausted;
 use super::row::Row;

@@ -1,11 +1,12 @@
 //! What a holder's write does: the fence, the settles, the commits.
 
 use crate::error::Refusal;
-use crate::job::{ErrorClass, Status, Verdict};
+use crate::facts::Facts;
+use crate::job::{Action, ErrorClass, Status, Verdict};
 use crate::json::Json;
-use crate::kind::Facts;
 
 use super::row::{MAX_HOOK_FAILURES, Row};
+use super::table::check;
 use super::{Change, Gate, Holder, backoff, text};
 
 /// How an attempt ends.
@@ -43,17 +44,39 @@ impl Failure {
     }
 }
 
-/// Whether the holder still holds the job.
-pub(crate) fn fence<'r>(row: Option<&'r Row>, holder: &Holder) -> Result<&'r Row, Refusal> {
+/// Whether the holder still holds the job, and may do this in its state.
+pub(crate) fn fence<'r>(
+    row: Option<&'r Row>,
+    holder: &Holder,
+    action: Action,
+) -> Result<&'r Row, Refusal> {
     let row = row.ok_or(Refusal::NotFound)?;
-    if row.status != Status::Running {
-        return Err(Refusal::NotRunning { status: row.status });
-    }
+    check(row, action, &[])?;
     if row.token != Some(holder.token) {
         let (held_epoch, current_epoch) = (holder.epoch, row.epoch);
-        return Err(Refusal::Superseded { held_epoch, current_epoch });
+        return Err(Refusal::Superseded { held_epoch, current_epoch, owner: row.owner.clone() });
     }
     Ok(row)
+}
+
+impl Settle {
+    /// What the table of actions calls it.
+    pub(crate) const fn action(&self) -> Action {
+        match self {
+            Self::Complete(_) => Action::Complete,
+            Self::Fail(failure) => match failure.class {
+                ErrorClass::RateLimited => Action::Defer,
+                ErrorClass::Transient | ErrorClass::Terminal | ErrorClass::Unrecoverable => {
+                    Action::Fail
+                }
+            },
+            Self::Yield => Action::Yield,
+            Self::Interrupt => Action::Interrupt,
+            Self::Snooze(_) => Action::Snooze,
+            Self::Release => Action::Release,
+            Self::Cancelled => Action::Stop,
+        }
+    }
 }
 
 /// Whether this settle has landed already: the job ended by this attempt in the same way.

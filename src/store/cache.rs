@@ -9,7 +9,8 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::StoreFault;
-use crate::kind::Facts;
+use crate::facts::Facts;
+use crate::validate::Sizes;
 
 use super::statements as sql;
 
@@ -37,6 +38,7 @@ pub(super) struct Rules {
     pub(super) queue_limits: HashMap<String, i64>,
     pub(super) key_limits: HashMap<String, i64>,
     pub(super) gates: HashMap<String, i64>,
+    pub(super) sizes: Sizes,
 }
 
 impl Rules {
@@ -152,6 +154,13 @@ fn read_rules(conn: &Connection) -> Result<Rules> {
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         rules.gates.insert(row.get(0)?, row.get(1)?);
+    }
+    let mut statement = conn.prepare_cached(sql::STATE)?;
+    for (name, bytes) in rules.sizes.parts() {
+        let set: Option<i64> = statement.query_row([name], |row| row.get(0)).optional()?;
+        if let Some(set) = set.and_then(|set| usize::try_from(set).ok()) {
+            *bytes = set;
+        }
     }
     Ok(rules)
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use rusqlite::params;
 
 use crate::error::{Error, StoreFault};
+use crate::facts::Facts;
 use crate::job::JobId;
 use crate::json::Json;
-use crate::kind::Facts;
 use crate::rules::claim::{Claimant, Met, meet};
 use crate::rules::row::{Lane, Row};
 use crate::rules::{Change, Holder};
+use crate::validate::Sizes;
 
 use super::room::room_of;
 use super::rows::{read_hot, read_id};
@@ -54,6 +55,7 @@ pub(crate) struct Claimed {
     /// The job's checkpoint, where it has ever saved one.
     pub(crate) checkpoint: Option<Json>,
     pub(crate) facts: Arc<Facts>,
+    pub(crate) sizes: Sizes,
     /// The monotonic time of the transaction.
     pub(crate) monotonic: i64,
 }
@@ -302,6 +304,7 @@ impl Txn<'_> {
             payload: self.text(sql::PAYLOAD, row.key)?,
             checkpoint,
             facts,
+            sizes: self.sizes()?,
             monotonic: self.monotonic,
         })
     }

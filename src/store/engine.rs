@@ -293,6 +293,7 @@ impl Engine {
             settings: &self.settings,
             fence: &self.fence,
             effects: Effects::default(),
+            scope: None,
         };
         for message in batch {
             if self.faults.hit(Point::Message) {
@@ -363,7 +364,8 @@ fn commit(conn: &Connection) -> rusqlite::Result<()> {
     conn.prepare_cached(sql::COMMIT)?.execute([]).map(|_| ())
 }
 
-fn known_schema(conn: &Connection) -> Result<(), StoreFault> {
+/// Whether this code may write the schema that is there.
+pub(super) fn known_schema(conn: &Connection) -> Result<(), StoreFault> {
     match versions(conn)? {
         Some((_, oldest_compatible)) if oldest_compatible > VERSION => {
             Err(StoreFault::TooNew { oldest_compatible })

@@ -1,23 +1,63 @@
 //! Enqueuing: the keys in their order, then the row.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::clock::Clock;
+use crate::entropy::Entropy;
 use crate::error::{Error, Refusal, StoreFault};
+use crate::facts::Facts;
 use crate::job::{By, JobId};
-use crate::kind::Facts;
 use crate::new_job::{Enqueued, NewJob, Was};
 use crate::rules::row::Lane;
-use crate::validate;
+use crate::scope::Scope;
+use crate::validate::{self, Sizes};
 
+use super::StoreSettings;
+use super::cache::Cache;
+use super::engine::known_schema;
 use super::rows::{StoredId, read_id};
 use super::statements as sql;
-use super::txn::Txn;
+use super::txn::{AppFence, Effects, Txn};
+
+/// Enqueues in a transaction of the application's own, on its own connection.
+pub(crate) fn enqueue_in(
+    conn: &Connection,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+    scope: Option<&Scope>,
+    (job, minted): (&NewJob, &JobId),
+) -> Result<Enqueued, Error> {
+    known_schema(conn)?;
+    // Before anything is read, so that a transaction which has not begun to write can.
+    conn.prepare_cached(sql::TAKE_LOCK)?.execute([])?;
+    let (settings, fence) = (StoreSettings::default(), AppFence::new(0));
+    let mut txn = Txn {
+        conn,
+        cache: &mut Cache::default(),
+        now: clock.now(),
+        monotonic: clock.monotonic(),
+        entropy,
+        settings: &settings,
+        fence: &fence,
+        effects: Effects::default(),
+        scope: scope.cloned(),
+    };
+    txn.contained(|txn| txn.enqueue(job, minted))
+}
 
 impl Txn<'_> {
     /// Enqueues a job, or finds the one that its keys name. `minted` is the id of a new job
     /// whose caller gave none, so that asking again after a lost answer makes no second one.
     pub(super) fn enqueue(&mut self, job: &NewJob, minted: &JobId) -> Result<Enqueued, Error> {
-        validate::new_job(job)?;
+        match self.scope.as_ref().map(|scope| scope.put_on(job)).transpose()? {
+            Some(scoped) => self.enqueue_as_given(&scoped, minted),
+            None => self.enqueue_as_given(job, minted),
+        }
+    }
+
+    fn enqueue_as_given(&mut self, job: &NewJob, minted: &JobId) -> Result<Enqueued, Error> {
+        let sizes = self.sizes()?;
+        validate::new_job(job, sizes)?;
         if let Some(reason) = &job.reason {
             self.known_reason(reason)?;
         }
@@ -31,7 +71,13 @@ impl Txn<'_> {
             return Err(Refusal::LockHeld { by }.into());
         }
         self.insert(job, id)?;
+        self.keep_keys(job, id)?;
         Ok(Enqueued { id: id.clone(), was: Was::New })
+    }
+
+    /// How large what is given may be.
+    pub(super) fn sizes(&mut self) -> Result<Sizes, StoreFault> {
+        Ok(self.cache.rules(self.conn)?.sizes)
     }
 
     fn known_reason(&mut self, reason: &str) -> Result<(), Error> {
@@ -41,25 +87,58 @@ impl Txn<'_> {
     }
 
     /// The job that an id, an idempotency key or a dedup key names, asked in this order.
-    fn existing(&mut self, job: &NewJob, id: &JobId) -> Result<Option<Enqueued>, StoreFault> {
+    fn existing(&mut self, job: &NewJob, id: &JobId) -> Result<Option<Enqueued>, Error> {
         let found = |id, by| Some(Enqueued { id, was: Was::Existing { by } });
-        if self.find(id)?.is_some() {
+        if self.find_anyone(id)?.is_some() {
+            if self.find(id)?.is_none() {
+                return Err(Refusal::IdTaken.into());
+            }
             // An id that was minted for this very call is there because the call is asked
             // again after its answer was lost: the job is the caller's own new one.
             let was = if job.id.is_some() { Was::Existing { by: By::Id } } else { Was::New };
             return Ok(Some(Enqueued { id: id.clone(), was }));
         }
-        if let Some(key) = &job.idempotency_key
-            && let Some(id) = self.key_holder(sql::BY_IDEMPOTENCY_KEY, key, job)?
-        {
-            return Ok(found(id, By::IdempotencyKey));
-        }
-        if let Some(key) = &job.dedup_key
-            && let Some(id) = self.key_holder(sql::BY_DEDUP_KEY, key, job)?
-        {
-            return Ok(found(id, By::DedupKey));
+        for (by, key, statement) in [
+            (By::IdempotencyKey, &job.idempotency_key, sql::BY_IDEMPOTENCY_KEY),
+            (By::DedupKey, &job.dedup_key, sql::BY_DEDUP_KEY),
+        ] {
+            let Some(key) = key else { continue };
+            if let Some(id) = self.key_holder(statement, key, job)? {
+                return Ok(found(id, by));
+            }
+            if let Some(id) = self.kept_key(by, key, job)? {
+                return Ok(found(id, by));
+            }
         }
         Ok(None)
+    }
+
+    /// The job that had a key last, where the key outlives it.
+    fn kept_key(&mut self, by: By, key: &str, job: &NewJob) -> Result<Option<JobId>, StoreFault> {
+        let mut statement = self.conn.prepare_cached(sql::KEPT_KEY)?;
+        let named = params![by.as_str(), key, job.tenant, job.organization, self.now];
+        let mut rows = statement.query(named)?;
+        rows.next()?.map(|row| read_id(row, 0)).transpose()
+    }
+
+    /// Writes down the keys that are to stay taken for a time.
+    fn keep_keys(&mut self, job: &NewJob, id: &JobId) -> Result<(), Error> {
+        for (by, key, field, period) in [
+            (By::IdempotencyKey, &job.idempotency_key, "keep_key_for", job.keep_key_for),
+            (By::DedupKey, &job.dedup_key, "unique_for", job.unique_for),
+        ] {
+            let Some(period) = period else { continue };
+            let until = self.now.saturating_add(validate::duration(field, period)?);
+            self.conn.prepare_cached(sql::KEEP_KEY)?.execute(params![
+                by.as_str(),
+                key,
+                job.tenant,
+                job.organization,
+                StoredId(id),
+                until,
+            ])?;
+        }
+        Ok(())
     }
 
     fn key_holder(
@@ -85,7 +164,7 @@ impl Txn<'_> {
         }
     }
 
-    fn insert(&mut self, job: &NewJob, id: &JobId) -> Result<(), Error> {
+    pub(super) fn insert(&mut self, job: &NewJob, id: &JobId) -> Result<(), Error> {
         let kind = self.cache.id(self.conn, &job.kind)?;
         let facts = self.cache.rules(self.conn)?.facts.get(&kind).cloned();
         let bare = Facts::default();
@@ -139,7 +218,8 @@ impl Txn<'_> {
             || job.subject_type.is_some()
             || job.subject_id.is_some()
             || job.meta.is_some()
-            || job.trace_context.is_some();
+            || job.trace_context.is_some()
+            || job.copy_of.is_some();
         if labelled {
             let mut statement = self.conn.prepare_cached(sql::INSERT_LABEL)?;
             statement.execute(params![
@@ -149,6 +229,7 @@ impl Txn<'_> {
                 job.subject_id,
                 job.meta.as_ref().map(crate::json::Json::as_str),
                 job.trace_context,
+                job.copy_of.as_ref().map(ToString::to_string),
             ])?;
         }
         Ok(())

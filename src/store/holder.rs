@@ -4,10 +4,10 @@
 use rusqlite::params;
 
 use crate::error::{Error, Refusal, StoreFault};
+use crate::facts::Facts;
 use crate::hooks::Hooks;
-use crate::job::Status;
+use crate::job::{Action, Status};
 use crate::json::Json;
-use crate::kind::Facts;
 use crate::rules::row::{Row, WriteMark};
 use crate::rules::settle::{Refused, settle, touch};
 use crate::rules::settle::{Settle, commit, fence, hook_refused, hooks_spent, is_repeat, renew};
@@ -56,7 +56,7 @@ impl Txn<'_> {
     /// Ends an attempt; answers the job's status after it.
     pub(super) fn settle(&mut self, write: &Write, how: &Settle) -> Result<Status, Error> {
         if let Settle::Complete(result) = how {
-            validate::result(result.as_ref())?;
+            validate::result(result.as_ref(), self.sizes()?)?;
         }
         let row = self.load(write.key)?;
         let mark = WriteMark::new(&write.holder.token, write.number);
@@ -65,7 +65,7 @@ impl Txn<'_> {
         {
             return Ok(row.status);
         }
-        let row = match fence(row.as_ref(), &write.holder) {
+        let row = match fence(row.as_ref(), &write.holder, how.action()) {
             Ok(row) => row.clone(),
             Err(refusal) => {
                 if row.is_some() {
@@ -82,6 +82,9 @@ impl Txn<'_> {
             self.write(&row, &change)?;
         } else {
             self.end(&row, &facts, &change)?;
+            if change.row.status == Status::Completed && facts.delete_on_success {
+                self.conn.prepare_cached(sql::ADD_DISCARD)?.execute([row.key])?;
+            }
         }
         Ok(change.row.status)
     }
@@ -118,7 +121,7 @@ impl Txn<'_> {
         }
         let failed = match self.contained(|txn| txn.end_with_hooks(row, change)) {
             Ok(()) => return Ok(()),
-            Err(Error::Refused(Refusal::HookFailed { error })) => error,
+            Err(Error::Refused(Refusal::HookFailed { error, .. })) => error,
             Err(Error::Store(fault)) if is_application(&fault) => fault.to_string(),
             Err(other) => return Err(other),
         };
@@ -152,7 +155,8 @@ impl Txn<'_> {
             hook_refused(row, facts, &change.row, refused, self.now, &mut || entropy.unit());
         kept.row.last_write = change.row.last_write;
         self.write(row, &kept)?;
-        Err(Refusal::HookFailed { error: refused.error.to_owned() }.into())
+        let failures = kept.row.detail.hook_failures;
+        Err(Refusal::HookFailed { error: refused.error.to_owned(), failures }.into())
     }
 
     fn end_with_hooks(&mut self, row: &Row, change: &Change) -> Result<(), Error> {
@@ -217,7 +221,7 @@ impl Txn<'_> {
     /// Answers the new end, and whether a cancel is requested.
     pub(super) fn renew(&mut self, write: &Write, trusted: bool) -> Result<(i64, bool), Error> {
         let row = self.load(write.key)?;
-        let row = fence(row.as_ref(), &write.holder)?;
+        let row = fence(row.as_ref(), &write.holder, Action::Renew)?;
         let facts = self.facts_by_name(&row.kind)?;
         let until = renew(row, &facts, trusted, self.now)?;
         self.extend(write, until)?;
@@ -239,10 +243,11 @@ impl Txn<'_> {
         code: Option<&mut Code>,
     ) -> Result<Saved, Error> {
         if let Save::Checkpoint { key, value } = save {
+            let sizes = self.sizes()?;
             if !key.is_empty() {
-                validate::key("key", key)?;
+                validate::key("key", key, sizes)?;
             }
-            validate::checkpoint(value)?;
+            validate::checkpoint(value, sizes)?;
         }
         let row = self.load(write.key)?;
         let mark = WriteMark::new(&write.holder.token, write.number);
@@ -251,7 +256,7 @@ impl Txn<'_> {
         {
             return Ok(self.saved(row, true));
         }
-        let row = fence(row.as_ref(), &write.holder)?.clone();
+        let row = fence(row.as_ref(), &write.holder, Action::Save)?.clone();
         let facts = self.facts_by_name(&row.kind)?;
         let mut new = match save {
             Save::Checkpoint { key, .. } => commit(&row, &facts, key.is_empty(), self.now),
@@ -333,13 +338,14 @@ impl Txn<'_> {
     }
 }
 
-fn hook_failed(error: &crate::hooks::BoxError) -> Error {
-    Refusal::HookFailed { error: crate::rules::text::of(error) }.into()
+/// A hook's answer; whoever asked it counts the failures.
+pub(super) fn hook_failed(error: &crate::hooks::BoxError) -> Error {
+    Refusal::HookFailed { error: crate::rules::text::of(error), failures: 0 }.into()
 }
 
 pub(super) fn matched(answer: Result<usize, crate::hooks::BoxError>) -> Result<(), Error> {
     match answer {
-        Ok(0) => Err(Refusal::HookFailed { error: "it matched no row".into() }.into()),
+        Ok(0) => Err(hook_failed(&"it matched no row".into())),
         Ok(_) => Ok(()),
         Err(error) => Err(hook_failed(&error)),
     }

@@ -8,7 +8,8 @@
 //! | [`SaveOne`] | what was saved |
 //! | [`Claim`], [`ClaimById`] | leases |
 //! | [`Cancel`] | the job's status after it |
-//! | [`RedriveOne`], [`Delete`], [`Pause`], [`Resume`] | nothing |
+//! | [`RedriveOne`], [`Delete`], [`Pause`], [`Resume`], [`Transact`] | nothing |
+//! | [`RunAgain`] | the new job's id |
 //! | [`Sweep`] | how many jobs it removed |
 //! | [`Register`] | nothing |
 //! | [`Reap`] | what the pass came to |
@@ -22,13 +23,15 @@ use crate::hooks::Tx;
 use crate::job::{JobId, Status};
 use crate::kind::Settings;
 use crate::new_job::{Enqueued, NewJob};
+use crate::operator::{Operator, Target};
 use crate::rules::operate::Redrive;
 use crate::rules::settle::Settle;
+use crate::scope::Scope;
+use crate::validate::Sizes;
 
 use super::claim::{Batch, Claimed, Want};
 use super::engine::Pending;
 use super::holder::{Save, Saved, Write};
-use super::operator::{Operator, Target};
 use super::reaper::{Known, Pass};
 use super::txn::Txn;
 
@@ -41,6 +44,25 @@ pub(crate) trait Message: Send + 'static {
     const URGENT: bool = false;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error>;
+}
+
+/// A message of a client that may see and touch the jobs of a scope alone.
+pub(crate) struct Scoped<M> {
+    pub(crate) scope: Option<Scope>,
+    pub(crate) message: M,
+}
+
+impl<M: Message> Message for Scoped<M> {
+    type Reply = M::Reply;
+
+    const URGENT: bool = M::URGENT;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        txn.scope.clone_from(&self.scope);
+        let reply = self.message.run(txn);
+        txn.scope = None;
+        reply
+    }
 }
 
 /// A message on its way, with whoever waits for its answer.
@@ -179,6 +201,22 @@ impl Message for Renewals {
 /// Application code in a transaction.
 pub(crate) type Code = Box<dyn FnMut(&mut Tx<'_>) -> Result<(), Error> + Send>;
 
+/// Application code in a transaction of its own.
+pub(crate) struct Transact {
+    /// Tells it from other code in the same batch.
+    pub(crate) name: String,
+    pub(crate) code: Code,
+}
+
+impl Message for Transact {
+    type Reply = ();
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), Error> {
+        let Self { name, code } = self;
+        txn.contained(|txn| txn.application(name, |tx| code(tx)))
+    }
+}
+
 /// Saves something of an attempt that goes on.
 pub(crate) struct SaveOne {
     pub(crate) write: Write,
@@ -203,6 +241,7 @@ impl Message for Claim {
     type Reply = Batch;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Batch, Error> {
+        txn.whole("claim")?;
         Ok(txn.claim(&self.0)?)
     }
 }
@@ -248,6 +287,9 @@ actions! {
     /// Makes an ended job live again.
     RedriveOne { id: JobId, how: Redrive } -> () =
         |txn, this| txn.redrive(&this.id, this.how, &this.by);
+    /// Makes a new job like an ended one.
+    RunAgain { id: JobId, minted: JobId } -> JobId =
+        |txn, this| txn.run_again(&this.id, &this.minted, &this.by);
     /// Deletes an ended job.
     Delete { id: JobId } -> () = |txn, this| txn.delete(&this.id, &this.by);
     /// Deletes jobs that ended before a horizon.
@@ -266,12 +308,15 @@ pub(crate) struct Register {
     /// Limits on running jobs: scope, name, number.
     pub(crate) limits: Vec<(&'static str, String, i64)>,
     pub(crate) reasons: Vec<(String, String)>,
+    /// How large what is given may be.
+    pub(crate) sizes: Option<Sizes>,
 }
 
 impl Message for Register {
     type Reply = ();
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), Error> {
+        txn.whole("register")?;
         for (kind, settings) in &self.kinds {
             txn.register(kind, settings)?;
         }
@@ -280,6 +325,9 @@ impl Message for Register {
         }
         for (id, label) in &self.reasons {
             txn.put_reason(id, label)?;
+        }
+        if let Some(sizes) = self.sizes {
+            txn.put_sizes(sizes)?;
         }
         Ok(())
     }
@@ -292,6 +340,7 @@ impl Message for Reap {
     type Reply = Pass;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Pass, Error> {
+        txn.whole("reap_once")?;
         Ok(txn.reap(&self.0)?)
     }
 }

@@ -6,6 +6,7 @@
 
 mod cache;
 pub(crate) mod claim;
+mod counts;
 mod disk;
 mod engine;
 mod enqueue;
@@ -18,6 +19,7 @@ mod reads;
 pub(crate) mod reaper;
 mod room;
 mod rows;
+mod show;
 mod statements;
 #[cfg(test)]
 mod tests;
@@ -26,11 +28,12 @@ pub(crate) mod txn;
 mod upkeep;
 
 pub(crate) use engine::{Claimer, Engine, Pending};
+pub(crate) use enqueue::enqueue_in;
 pub(crate) use open::Place;
 pub use open::migrations;
 pub(crate) use reads::{FileWatch, Readers};
 
-use crate::kind::Retention;
+use crate::facts::Retention;
 
 /// How safe a commit is when it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,13 +15,14 @@ use super::{Checkpoints, Durability, Migrate, StoreSettings, statements as sql};
 type Result<T> = std::result::Result<T, StoreFault>;
 
 /// The schema version that this code writes.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// Statements kept prepared: more than there are, the application's among them.
 const PREPARED: usize = 256;
 
 /// The steps from one schema version to the next, oldest first.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_operators.sql")];
 
 /// The schema as SQL text, a step a version, for applications that run their own migrations.
 #[must_use]
@@ -225,10 +226,15 @@ fn lacking(conn: &Connection) -> Result<Vec<&'static str>> {
     let mut statement = conn.prepare("SELECT name FROM sqlite_schema")?;
     let there: HashSet<String> =
         statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let made = MIGRATIONS.iter().flat_map(|step| step.lines()).filter_map(|line| {
-        let made = line.strip_prefix("CREATE ")?;
-        made.split(' ').find(|word| word.starts_with("leasehold_"))
-    });
+    let named = |verb: &'static str| {
+        let lines = MIGRATIONS.iter().flat_map(|step| step.lines());
+        lines.filter_map(move |line| {
+            let named = line.strip_prefix(verb)?;
+            named.split([' ', ';']).find(|word| word.starts_with("leasehold_"))
+        })
+    };
+    let dropped: HashSet<_> = named("DROP ").collect();
+    let made = named("CREATE ").filter(|name| !dropped.contains(name));
     Ok(made.filter(|name| !there.contains(*name)).collect())
 }
 

@@ -5,62 +5,28 @@ use rusqlite::{OptionalExtension, params};
 use crate::error::{Error, Refusal, StoreFault};
 use crate::job::{JobId, Status, Waiting};
 use crate::kind::Settings;
-use crate::record::{Counts, JobRecord};
-use crate::rules::operate::{Redrive, cancel, delete, redrive, why_waiting};
+use crate::new_job::NewJob;
+use crate::operator::{Operator, Target};
+use crate::record::JobRecord;
+use crate::rules::operate::{Redrive, cancel, delete, redrive, run_again, why_waiting};
 use crate::rules::row::Row;
-use crate::validate;
+use crate::rules::text;
+use crate::validate::{self, Sizes};
 
 use super::holder::matched;
-use super::rows::{read_status, status_code};
+use super::rows::status_code;
 use super::statements as sql;
 use super::txn::{AfterHook, Txn};
-
-/// Who acts, and why.
-#[derive(Clone, Debug, Default)]
-pub struct Operator {
-    /// Who.
-    pub actor: String,
-    /// Why, where it was said.
-    pub reason: Option<String>,
-}
-
-impl Operator {
-    /// Somebody who gives no reason.
-    #[must_use]
-    pub fn named(actor: impl Into<String>) -> Self {
-        Self { actor: actor.into(), reason: None }
-    }
-
-    /// The reason.
-    #[must_use]
-    pub fn because(mut self, reason: impl Into<String>) -> Self {
-        self.reason = Some(reason.into());
-        self
-    }
-}
-
-/// What is paused and resumed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// All kinds of a queue.
-    Queue(String),
-    /// One kind.
-    Kind(String),
-}
-
-impl Target {
-    fn parts(&self) -> (&'static str, &str) {
-        match self {
-            Self::Queue(name) => ("queue", name),
-            Self::Kind(name) => ("kind", name),
-        }
-    }
-}
 
 impl Txn<'_> {
     fn job(&mut self, id: &JobId) -> Result<Row, Error> {
         let key = self.find(id)?.ok_or(Refusal::NotFound)?;
         Ok(self.load(key)?.ok_or(Refusal::NotFound)?)
+    }
+
+    /// Refuses what is about more than the scope of whoever asks.
+    pub(super) fn whole(&self, call: &'static str) -> Result<(), Refusal> {
+        if self.scope.is_some() { Err(Refusal::OutOfScope { call }) } else { Ok(()) }
     }
 
     fn record_action(
@@ -70,9 +36,8 @@ impl Txn<'_> {
         target: &str,
         count: i64,
     ) -> Result<(), StoreFault> {
-        self.conn
-            .prepare_cached(sql::ADD_ACTION)?
-            .execute(params![self.now, by.actor, action, target, by.reason, count])?;
+        let action = params![self.now, by.actor, action, target, by.reason, count];
+        self.conn.prepare_cached(sql::ADD_ACTION)?.execute(action)?;
         Ok(())
     }
 
@@ -104,7 +69,8 @@ impl Txn<'_> {
         }
         if !here {
             let error = format!("the hooks of kind {} are in another process", row.kind);
-            return Err(Refusal::HookFailed { error }.into());
+            let failures = row.detail.hook_failures;
+            return Err(Refusal::HookFailed { error, failures }.into());
         }
         let outcome = self.contained(|txn| {
             txn.write(&row, &change)?;
@@ -118,7 +84,12 @@ impl Txn<'_> {
             failed.detail.hook_failures += 1;
             failed.updated_at = row.updated_at;
             self.write_row(&row, &failed)?;
-            return Err(Refusal::HookFailed { error: error.to_string() }.into());
+            let error = match error {
+                Error::Refused(Refusal::HookFailed { error, .. }) => error,
+                other => other.to_string(),
+            };
+            let failures = failed.detail.hook_failures;
+            return Err(Refusal::HookFailed { error, failures }.into());
         }
         Ok(self.record_action(by, "redrive", &id.to_string(), 1)?)
     }
@@ -163,8 +134,59 @@ impl Txn<'_> {
     pub(super) fn delete(&mut self, id: &JobId, by: &Operator) -> Result<(), Error> {
         let row = self.job(id)?;
         delete(&row)?;
+        self.ask_veto(&row)?;
         self.record_action(by, "delete", &id.to_string(), 1)?;
         Ok(self.remove(row.key, &row.kind, row.status)?)
+    }
+
+    /// Asks the kind whether a job may be deleted, where it wants to be asked.
+    fn ask_veto(&mut self, row: &Row) -> Result<(), Error> {
+        let veto = self.settings.hooks.get(&row.kind).and_then(|hooks| hooks.veto.clone());
+        let Some(veto) = veto else {
+            if !self.facts_by_name(&row.kind)?.veto {
+                return Ok(());
+            }
+            let error = format!("the code of kind {} is in another process; ask there", row.kind);
+            return Err(Refusal::Vetoed { error }.into());
+        };
+        let Some(record) = self.record(row.key)? else { return Ok(()) };
+        let what = format!("on_delete of kind {}, job {}", row.kind, row.id);
+        let asked = self.contained(|txn| {
+            txn.application(&what, |tx| {
+                veto(&record, tx)
+                    .map_err(|error| Refusal::Vetoed { error: text::of(&error) }.into())
+            })
+        });
+        match asked {
+            Err(Error::Store(fault)) if is_application(&fault) => {
+                Err(Refusal::Vetoed { error: fault.to_string() }.into())
+            }
+            answer => answer,
+        }
+    }
+
+    /// Makes a new job like an ended one, which stays as it is.
+    pub(super) fn run_again(
+        &mut self,
+        id: &JobId,
+        minted: &JobId,
+        by: &Operator,
+    ) -> Result<JobId, Error> {
+        let row = self.job(id)?;
+        run_again(&row)?;
+        if self.find_anyone(minted)?.is_some() {
+            return Ok(minted.clone()); // Asked again after a lost answer.
+        }
+        let Some(old) = self.record(row.key)? else { return Err(Refusal::NotFound.into()) };
+        if let Some(by) = self.other_holder(sql::BY_DEDUP_KEY, old.dedup_key.as_ref(), &old)? {
+            return Err(Refusal::DedupHeld { by }.into());
+        }
+        if let Some(by) = self.other_holder(sql::BY_LOCK_KEY, old.lock_key.as_ref(), &old)? {
+            return Err(Refusal::LockHeld { by }.into());
+        }
+        self.insert(&NewJob::like(&old), minted)?;
+        self.record_action(by, "run_again", &id.to_string(), 1)?;
+        Ok(minted.clone())
     }
 
     pub(super) fn remove(
@@ -186,17 +208,18 @@ impl Txn<'_> {
         limit: usize,
         by: &Operator,
     ) -> Result<u64, Error> {
+        self.whole("sweep")?;
         let mut found = Vec::new();
-        {
-            let mut statement = self.conn.prepare_cached(sql::ENDED_OLDEST)?;
-            let mut rows = statement.query([settled_before])?;
-            while found.len() < limit
-                && let Some(row) = rows.next()?
-            {
-                found.push((row.get(0)?, row.get(1)?, read_status(row.get(2)?)?));
+        for kind in self.kinds_seen()? {
+            for status in [Status::Completed, Status::Failed, Status::Cancelled] {
+                for (key, finished_at) in self.ended(kind, status, settled_before, limit)? {
+                    found.push((finished_at, key, kind, status));
+                }
             }
         }
-        for (key, kind, status) in &found {
+        found.sort_unstable_by_key(|(finished_at, key, ..)| (*finished_at, *key));
+        found.truncate(limit);
+        for (_, key, kind, status) in &found {
             let kind = self.cache.name(self.conn, *kind)?;
             self.remove(*key, &kind, *status)?;
         }
@@ -214,6 +237,7 @@ impl Txn<'_> {
 
     /// Pauses a queue or a kind.
     pub(super) fn pause(&mut self, target: &Target, by: &Operator) -> Result<(), Error> {
+        self.whole("pause")?;
         let (scope, name) = target.parts();
         validate::name(if scope == "queue" { "queue" } else { "kind" }, name)?;
         self.conn
@@ -225,6 +249,7 @@ impl Txn<'_> {
 
     /// Lets a queue or a kind go on.
     pub(super) fn resume(&mut self, target: &Target, by: &Operator) -> Result<(), Error> {
+        self.whole("resume")?;
         let (scope, name) = target.parts();
         self.conn.prepare_cached(sql::DROP_PAUSE)?.execute([scope, name])?;
         self.cache.forget_rules();
@@ -237,28 +262,6 @@ impl Txn<'_> {
         let row = self.job(id)?;
         let around = self.around(&row)?;
         Ok(why_waiting(&row, around, self.now)?)
-    }
-
-    pub(super) fn counts(&mut self) -> Result<Counts, StoreFault> {
-        let mut counts = Counts::default();
-        let failed: i64 = self.conn.prepare_cached(sql::COUNTS)?.query_row([self.now], |row| {
-            counts.scheduled = row.get(0)?;
-            counts.retrying = row.get(1)?;
-            counts.ready = row.get(2)?;
-            counts.leased = row.get(3)?;
-            counts.orphaned = row.get(4)?;
-            counts.completed = row.get(5)?;
-            counts.cancelled = row.get(6)?;
-            row.get(7)
-        })?;
-        counts.parked = self.conn.prepare_cached(sql::PARKED)?.query_row([], |row| row.get(0))?;
-        counts.dead = failed - counts.parked;
-        let mut statement = self.conn.prepare_cached(sql::PENDING_BY_KIND)?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            counts.kinds.insert(row.get(0)?, row.get(1)?);
-        }
-        Ok(counts)
     }
 
     /// Writes a kind's facts, the last registration winning.
@@ -288,11 +291,22 @@ impl Txn<'_> {
         name: &str,
         running: i64,
     ) -> Result<(), Error> {
-        validate::key(scope, name)?;
+        validate::key(scope, name, self.sizes()?)?;
         self.conn.prepare_cached(sql::PUT_LIMIT)?.execute(params![scope, name, running])?;
         self.cache.forget_rules();
         self.effects.work = true;
         Ok(self.free_held(name)?)
+    }
+
+    /// Sets how large what is given may be.
+    pub(super) fn put_sizes(&mut self, mut sizes: Sizes) -> Result<(), Error> {
+        sizes.check()?;
+        let mut statement = self.conn.prepare_cached(sql::PUT_STATE)?;
+        for (name, bytes) in sizes.parts() {
+            statement.execute(params![name, i64::try_from(*bytes).unwrap_or(i64::MAX)])?;
+        }
+        self.cache.forget_rules();
+        Ok(())
     }
 
     /// Adds a reason to the registry, or changes its label.

@@ -1,11 +1,12 @@
 //! Every question to the store. Runs on a read-only connection where there is one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Refusal};
 use crate::job::{JobId, Waiting};
 use crate::json::Json;
-use crate::record::{Attempt, Counts, JobRecord};
+use crate::record::{Attempt, Counts, JobRecord, Totals};
 
 use super::messages::Message;
 use super::txn::Txn;
@@ -44,6 +45,18 @@ impl Message for CountAll {
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Counts, Error> {
         Ok(txn.counts()?)
+    }
+}
+
+/// How many have ever ended, by kind.
+pub(crate) struct AllTotals;
+
+impl Message for AllTotals {
+    type Reply = BTreeMap<String, Totals>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        txn.whole("totals")?;
+        Ok(txn.totals()?)
     }
 }
 

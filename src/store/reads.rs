@@ -103,6 +103,7 @@ impl Reader {
             settings: &self.settings,
             fence: &self.fence,
             effects: Effects::default(),
+            scope: None,
         };
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| question.run(&mut txn)));
         match ran {

@@ -1,15 +1,16 @@
 //! A pass of the reaper: endings that are owed, leases that are lost, rows past retention.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 
-use crate::error::{Error, Refusal, StoreFault};
+use crate::error::{Error, StoreFault};
 use crate::job::Status;
 use crate::rules::reap::{Judge, finish, reap};
 use crate::rules::row::Row;
 
+use super::holder::hook_failed;
 use super::rows::status_code;
 use super::statements as sql;
 use super::txn::Txn;
@@ -94,9 +95,11 @@ impl Txn<'_> {
         }
         self.free_held_keys()?;
         pass.report.errors += self.application_sweeps()?;
+        let discarded = self.discard()?;
         let swept = self.retention(known.unswept)?;
-        pass.report.swept = swept as u64;
-        pass.unswept = swept >= BATCH;
+        pass.report.swept = (discarded + swept) as u64;
+        pass.unswept = discarded >= BATCH || swept >= BATCH;
+        self.conn.prepare_cached(sql::DROP_KEPT_KEYS)?.execute([self.now])?;
         Ok(pass)
     }
 
@@ -233,9 +236,7 @@ impl Txn<'_> {
             let now = self.now;
             let swept = self.contained(|txn| {
                 txn.application(&format!("sweep {name}"), |tx| {
-                    sweep(tx, now).map_err(|error| {
-                        Refusal::HookFailed { error: crate::rules::text::of(&error) }.into()
-                    })
+                    sweep(tx, now).map_err(|error| hook_failed(&error))
                 })
             });
             match swept {
@@ -282,34 +283,70 @@ impl Txn<'_> {
         keep: i64,
         limit: usize,
     ) -> Result<usize, StoreFault> {
-        let own = |facts: &crate::kind::Facts| match status {
-            Status::Completed => facts.keep.completed,
-            Status::Cancelled => facts.keep.cancelled,
-            _ => facts.keep.failed,
-        };
-        let rules = self.cache.rules(self.conn)?;
-        let by_kind: HashMap<i64, i64> =
-            rules.facts.iter().filter_map(|(kind, facts)| Some((*kind, own(facts)?))).collect();
-        let shortest = by_kind.values().copied().fold(keep, i64::min);
-        let mut found: Vec<(i64, i64)> = Vec::new();
+        let mut removed = 0;
+        for kind in self.kinds_seen()? {
+            let facts = self.facts(kind)?.unwrap_or_default();
+            let own = match status {
+                Status::Completed => facts.keep.completed,
+                Status::Cancelled => facts.keep.cancelled,
+                _ => facts.keep.failed,
+            };
+            let horizon = self.now.saturating_sub(own.unwrap_or(keep));
+            let found = self.ended(kind, status, horizon, limit - removed)?;
+            let name = self.cache.name(self.conn, kind)?;
+            for (key, _) in &found {
+                self.remove(*key, &name, status)?;
+            }
+            removed += found.len();
+        }
+        Ok(removed)
+    }
+
+    /// Removes completed jobs of kinds that are deleted on success.
+    fn discard(&mut self) -> Result<usize, StoreFault> {
+        let mut found: Vec<(i64, Option<i64>)> = Vec::new();
         {
-            let mut statement = self.conn.prepare_cached(sql::ENDED)?;
-            let horizon = self.now.saturating_sub(shortest);
-            let mut rows = statement.query([status_code(status), horizon])?;
-            while found.len() < limit
+            let mut statement = self.conn.prepare_cached(sql::DISCARDS)?;
+            let mut rows = statement.query([])?;
+            while found.len() < BATCH
                 && let Some(row) = rows.next()?
             {
-                let (kind, finished_at): (i64, i64) = (row.get(1)?, row.get(2)?);
-                let keep = by_kind.get(&kind).copied().unwrap_or(keep);
-                if finished_at < self.now.saturating_sub(keep) {
-                    found.push((row.get(0)?, kind));
-                }
+                found.push((row.get(0)?, row.get(1)?));
             }
         }
         for (key, kind) in &found {
-            let kind = self.cache.name(self.conn, *kind)?;
-            self.remove(*key, &kind, status)?;
+            self.conn.prepare_cached(sql::DROP_DISCARD)?.execute([key])?;
+            // Where it was redriven meanwhile, it is to be seen again.
+            if let Some(kind) = kind {
+                let kind = self.cache.name(self.conn, *kind)?;
+                self.remove(*key, &kind, Status::Completed)?;
+            }
         }
         Ok(found.len())
+    }
+
+    /// Kinds that have had jobs.
+    pub(super) fn kinds_seen(&mut self) -> Result<BTreeSet<i64>, StoreFault> {
+        Ok(self.cache.rules(self.conn)?.lanes.iter().map(|(kind, _)| *kind).collect())
+    }
+
+    /// The first rows of a kind that ended in this way before a horizon, oldest first: their keys
+    /// and when they ended.
+    pub(super) fn ended(
+        &self,
+        kind: i64,
+        status: Status,
+        before: i64,
+        limit: usize,
+    ) -> Result<Vec<(i64, i64)>, StoreFault> {
+        let mut found = Vec::new();
+        let mut statement = self.conn.prepare_cached(sql::ENDED)?;
+        let mut rows = statement.query([kind, status_code(status), before])?;
+        while found.len() < limit
+            && let Some(row) = rows.next()?
+        {
+            found.push((row.get(0)?, row.get(1)?));
+        }
+        Ok(found)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::params;
 
 use crate::error::StoreFault;
-use crate::kind::Facts;
+use crate::facts::Facts;
 use crate::rules::operate::Surroundings;
 use crate::rules::row::{Lane, Row};
 

@@ -26,8 +26,8 @@ macro_rules! hot {
 macro_rules! record {
     () => {
         "SELECT j.key, j.idempotency_key, j.dedup_key, j.lock_key, j.tenant, j.organization, \
-         l.reason, l.subject_type, l.subject_id, l.meta, l.trace_context \
-         FROM leasehold_job j LEFT JOIN leasehold_label l ON l.job = j.key "
+         l.reason, l.subject_type, l.subject_id, l.meta, l.trace_context, \
+         l.copy_of FROM leasehold_job j LEFT JOIN leasehold_label l ON l.job = j.key "
     };
 }
 
@@ -52,6 +52,8 @@ statements! {
     LOAD = concat!("SELECT ", hot!(), " FROM leasehold_job WHERE key = ?1");
     HOLDS = "SELECT 1 FROM leasehold_job WHERE key = ?1 AND status = 1 AND token = ?2";
     FIND = "SELECT key FROM leasehold_job WHERE id = ?1";
+    FIND_SCOPED = "SELECT key FROM leasehold_job WHERE id = ?1 AND tenant IS ?2 \
+        AND organization IS ?3";
     DETAIL = "SELECT verdict, error_class, error_code, last_error, cancel_requested_at, \
         cancel_requested_by, parked_at, hooked_at, hook_failures, hook_tried_at, redrives, \
         interruptions, rate_limit_hits, rate_limited_at, progress_done, progress_total \
@@ -71,7 +73,7 @@ statements! {
         FROM leasehold_state WHERE name = 'last_key'), 0)), ?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?7, 0, ?8, 0, 0, 0, ?9, ?10, ?11, ?12, ?13, ?14)";
     INSERT_PAYLOAD = "INSERT INTO leasehold_payload (job, payload) VALUES (?1, ?2)";
     INSERT_LABEL = "INSERT INTO leasehold_label (job, reason, subject_type, subject_id, meta, \
-        trace_context) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        trace_context, copy_of) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     INSERT_LANE = "INSERT OR IGNORE INTO leasehold_lanes (kind, queue) VALUES (?1, ?2)";
     LANES = "SELECT kind, queue FROM leasehold_lanes";
 
@@ -127,6 +129,18 @@ statements! {
         AND ifnull(tenant, x'') = ifnull(?2, x'') \
         AND ifnull(organization, x'') = ifnull(?3, x'')";
 
+    KEPT_KEY = "SELECT id FROM leasehold_kept_keys WHERE sort = ?1 AND key = ?2 \
+        AND ifnull(tenant, x'') = ifnull(?3, x'') \
+        AND ifnull(organization, x'') = ifnull(?4, x'') AND until > ?5";
+    KEEP_KEY = "INSERT INTO leasehold_kept_keys (sort, key, tenant, organization, id, until) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+        ON CONFLICT (sort, key, ifnull(tenant, x''), ifnull(organization, x'')) \
+        DO UPDATE SET id = ?5, until = ?6";
+    DROP_KEPT_KEYS = "DELETE FROM leasehold_kept_keys WHERE n IN (SELECT n \
+        FROM leasehold_kept_keys WHERE until <= ?1 ORDER BY until LIMIT 100)";
+    /// Changes nothing, and takes the lock to write.
+    TAKE_LOCK = "UPDATE leasehold_state SET value = value WHERE name = 'last_key'";
+
     /// Rows whose time has come, earliest first.
     DUE = "SELECT key, stalls FROM leasehold_job WHERE lane = 0 AND run_at <= ?1 ORDER BY run_at";
     NEXT_DUE = "SELECT run_at FROM leasehold_job WHERE lane = 0 ORDER BY run_at LIMIT 1";
@@ -166,11 +180,13 @@ statements! {
         INDEXED BY leasehold_running WHERE status = 1";
     OWED = "SELECT key FROM leasehold_job WHERE kind = ?1 AND owed_at IS NOT NULL \
         ORDER BY owed_at";
-    ENDED = "SELECT key, kind, finished_at FROM leasehold_job WHERE status = ?1 \
-        AND finished_at IS NOT NULL AND finished_at < ?2 ORDER BY finished_at, key";
-    ENDED_OLDEST = "SELECT key, kind, status FROM leasehold_job INDEXED BY leasehold_ended \
-        WHERE finished_at IS NOT NULL AND status IN (2, 3, 4) AND finished_at < ?1 \
-        ORDER BY finished_at, key";
+    ENDED = "SELECT key, finished_at FROM leasehold_job WHERE kind = ?1 AND status = ?2 \
+        AND finished_at IS NOT NULL AND finished_at < ?3 ORDER BY finished_at, key";
+    /// The kind is missing where the job is not completed any more.
+    DISCARDS = "SELECT d.job, j.kind FROM leasehold_discards d LEFT JOIN leasehold_job j \
+        ON j.key = d.job AND j.status = 2";
+    ADD_DISCARD = "INSERT OR IGNORE INTO leasehold_discards (job) VALUES (?1)";
+    DROP_DISCARD = "DELETE FROM leasehold_discards WHERE job = ?1";
 
     KINDS = "SELECT kind, facts FROM leasehold_kinds";
     PUT_KIND = "INSERT INTO leasehold_kinds (kind, facts, registered_at) VALUES (?1, ?2, ?3) \
@@ -197,16 +213,30 @@ statements! {
     PUT_STATE = "INSERT INTO leasehold_state (name, value) VALUES (?1, ?2) \
         ON CONFLICT (name) DO UPDATE SET value = ?2";
 
-    COUNTS = "SELECT count(*) FILTER (WHERE status = 0 AND run_at > ?1 AND attempts = 0), \
-        count(*) FILTER (WHERE status = 0 AND run_at > ?1 AND attempts > 0), \
-        count(*) FILTER (WHERE status = 0 AND run_at <= ?1), \
-        count(*) FILTER (WHERE status = 1 AND lease_until >= ?1), \
-        count(*) FILTER (WHERE status = 1 AND ifnull(lease_until < ?1, 1)), \
-        count(*) FILTER (WHERE status = 2), count(*) FILTER (WHERE status = 4), \
-        count(*) FILTER (WHERE status = 3) FROM leasehold_job";
-    PARKED = "SELECT count(*) FROM leasehold_detail WHERE parked_at IS NOT NULL";
-    PENDING_BY_KIND = "SELECT n.name, count(*) FROM leasehold_job j JOIN leasehold_names n \
-        ON n.id = j.kind WHERE j.status = 0 GROUP BY j.kind ORDER BY n.name";
+    /// Pending jobs by kind: scheduled, retrying, ready.
+    COUNT_PENDING = "SELECT n.name, count(*) FILTER (WHERE NOT due AND attempts = 0), \
+        count(*) FILTER (WHERE NOT due AND attempts > 0), count(*) FILTER (WHERE due) FROM \
+        (SELECT kind, attempts, run_at <= ?1 AS due FROM leasehold_job \
+        INDEXED BY leasehold_scheduled WHERE lane = 0 UNION ALL \
+        SELECT kind, attempts, run_at <= ?1 FROM leasehold_job INDEXED BY leasehold_ready \
+        WHERE lane = 1 UNION ALL \
+        SELECT kind, attempts, run_at <= ?1 FROM leasehold_job INDEXED BY leasehold_suspect \
+        WHERE lane = 2 UNION ALL \
+        SELECT kind, attempts, run_at <= ?1 FROM leasehold_job INDEXED BY leasehold_held \
+        WHERE lane = 3) p JOIN leasehold_names n ON n.id = p.kind GROUP BY p.kind";
+    COUNT_RUNNING = "SELECT count(*) FILTER (WHERE lease_until >= ?1), count(*) FROM \
+        leasehold_job INDEXED BY leasehold_running WHERE status = 1";
+    COUNT_ENDED = "SELECT kind, status, count(*) FROM leasehold_job \
+        INDEXED BY leasehold_ended_of_kind WHERE finished_at IS NOT NULL GROUP BY kind, status";
+    COUNT_PARKED = "SELECT count(*) FROM leasehold_detail WHERE parked_at IS NOT NULL";
+    /// The same of one scope: kinds, the number of their phase, how many.
+    COUNT_SCOPED = "SELECT n.name, CASE j.status WHEN 0 THEN CASE WHEN run_at <= ?1 THEN 2 \
+        WHEN attempts > 0 THEN 1 ELSE 0 END WHEN 1 THEN CASE WHEN lease_until >= ?1 THEN 3 \
+        ELSE 4 END WHEN 2 THEN 5 WHEN 4 THEN 6 ELSE 7 + (d.parked_at IS NOT NULL) END AS phase, \
+        count(*) FROM leasehold_job j JOIN leasehold_names n ON n.id = j.kind \
+        LEFT JOIN leasehold_detail d ON d.job = j.key \
+        WHERE j.tenant IS ?2 AND j.organization IS ?3 GROUP BY 1, 2";
+    TOTALS = "SELECT kind, status, removed FROM leasehold_totals";
     /// Whether a claim would find something: looked at from a read-only connection.
     ANY_READY = "SELECT 1 FROM leasehold_lanes l CROSS JOIN leasehold_job j \
         ON j.lane = 1 AND j.kind = l.kind AND j.queue = l.queue \

@@ -12,11 +12,13 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use crate::clock::{Clock, SystemClock};
 use crate::entropy::Entropy;
 use crate::error::{Error, StoreFault};
-use crate::hooks::{Hooks, Tx};
+use crate::hooks::{Enqueues, Hooks, Tx};
 use crate::job::{JobId, Status};
+use crate::new_job::{Enqueued, NewJob};
 use crate::record::JobRecord;
 use crate::rules::row::Row;
 use crate::rules::text;
+use crate::scope::Scope;
 
 use super::cache::Cache;
 use super::statements as sql;
@@ -33,6 +35,8 @@ pub(crate) struct Txn<'e> {
     pub(super) settings: &'e super::StoreSettings,
     pub(super) fence: &'e AppFence,
     pub(super) effects: Effects,
+    /// Whose jobs whoever asks may see and touch; all where nothing is said.
+    pub(super) scope: Option<Scope>,
 }
 
 /// Hooks by kind.
@@ -132,25 +136,39 @@ impl Txn<'_> {
         what: &str,
         code: impl FnOnce(&mut Tx<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let conn = self.conn;
-        if let Some(guilt) = self.fence.trial.guilt_of(what) {
+        let (conn, fence, now) = (self.conn, self.fence, self.now);
+        if let Some(guilt) = fence.trial.guilt_of(what) {
             return Err(guilt);
         }
-        let before = self.fence.trial.is_careful().then(|| violated(conn));
-        let _inside = self.fence.enter(what);
-        let outcome = catch_unwind(AssertUnwindSafe(|| code(&mut Tx::new(conn))));
-        let overtime = self.fence.leave();
+        let before = fence.trial.is_careful().then(|| violated(conn));
+        let scope = self.scope.take();
+        let inside = fence.enter(what);
+        let outcome = catch_unwind(AssertUnwindSafe(|| code(&mut Tx::new(conn, now, self))));
+        let overtime = fence.leave();
+        drop(inside);
+        self.scope = scope;
         let outcome = match outcome {
             Err(panic) => Err(StoreFault::Panicked(text::of_panic(panic)).into()),
             Ok(_) if overtime => Err(StoreFault::TimedOut.into()),
             Ok(result) => result,
         };
         if conn.is_autocommit() {
-            self.fence.trial.convict(what, outcome.as_ref().err());
+            fence.trial.convict(what, outcome.as_ref().err());
         } else if outcome.is_ok() && before.is_some_and(|before| violated(conn) > before) {
             return Err(StoreFault::Application("it left a foreign key violated".into()).into());
         }
         outcome
+    }
+}
+
+impl Enqueues for Txn<'_> {
+    fn enqueue(&mut self, job: &NewJob, scope: Option<&Scope>) -> Result<Enqueued, Error> {
+        let _outside = self.fence.step_out();
+        self.scope = scope.cloned();
+        let minted = JobId::minted(self.entropy.uuid(self.now));
+        let enqueued = Txn::enqueue(self, job, &minted);
+        self.scope = None;
+        enqueued
     }
 }
 
@@ -214,6 +232,15 @@ impl Drop for Leave<'_> {
     }
 }
 
+/// Our own statements on behalf of application code, which goes on afterwards.
+struct StepOut<'f>(&'f AppFence);
+
+impl Drop for StepOut<'_> {
+    fn drop(&mut self) {
+        self.0.shared.inside.store(true, Ordering::Relaxed);
+    }
+}
+
 impl AppFence {
     pub(super) fn new(limit_ms: i64) -> Self {
         let (shared, trial, entered) = (Arc::default(), Trial::default(), Cell::default());
@@ -261,6 +288,11 @@ impl AppFence {
         self.running(Some((what.to_owned(), now)));
         self.shared.inside.store(true, Ordering::Relaxed);
         Leave(self)
+    }
+
+    fn step_out(&self) -> StepOut<'_> {
+        self.shared.inside.store(false, Ordering::Relaxed);
+        StepOut(self)
     }
 
     /// Answers whether the code ran into its limit.

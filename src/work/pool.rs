@@ -191,9 +191,9 @@ impl EndGuard {
         Self(Some((session.clone(), run.clone())))
     }
 
-    fn finish(mut self, how: Settle) {
+    fn finish(mut self, result: JobResult) {
         if let Some((session, run)) = self.0.take() {
-            session.finish(&run, how);
+            session.finish(&run, handler::settle_of(result, run.claimed.sizes));
         }
     }
 }
@@ -286,12 +286,12 @@ fn run_blocking(session: &Arc<Session>, run: &Arc<Run>, locals: &Locals, thread:
             crate::block_on(future).unwrap_or_else(handler::panicked)
         }
     };
-    end.finish(handler::settle_of(result));
+    end.finish(result);
 }
 
 /// A handler with the code around it, to its end. The handler's own panic is caught nearer to
 /// it; this one catches those of the code around.
 async fn caught(future: impl Future<Output = JobResult>, end: EndGuard) {
     let result = AssertUnwindSafe(future).catch_unwind().await;
-    end.finish(handler::settle_of(result.unwrap_or_else(handler::panicked)));
+    end.finish(result.unwrap_or_else(handler::panicked));
 }

@@ -278,7 +278,7 @@ impl Session {
                 let refusal = Refusal::Invalid { field, value, rule };
                 session.settle(&run, Settle::Fail(Failure::transient(refusal.to_string())));
             }
-            Err(Error::Refused(Refusal::HookFailed { error })) => {
+            Err(Error::Refused(Refusal::HookFailed { error, .. })) => {
                 log::warn!(job:% = run.claimed.id, kind:% = run.claimed.kind, error:% = error;
                     "an ending waits for a hook");
                 add(&session.counters.failures);

@@ -217,8 +217,7 @@ async fn a_kind_with_hooks_after_the_commit_alone_has_them_run() {
     let lab = Lab::start(builder.hooks::<Act>(hooks)).await.unwrap();
     let id = lab.enqueue(Act::Done).await.unwrap();
     lab.settle().await;
-    let mut again = Redrive::default();
-    again.allow_finished = true;
+    let again = Redrive::default().allow_finished();
     lab.client().redrive(id.clone(), again, Operator::named("ann")).await.unwrap();
     lab.settle().await;
     assert_eq!(lab.job(&id).await.unwrap().hooked_at, None, "no hook was asked to agree");

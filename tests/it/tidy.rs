@@ -16,11 +16,11 @@ const FILE: usize = 400;
 const LIB: usize = 150;
 const ACTORS_PERCENT: usize = 20;
 /// Lines of ARCHITECTURE.md, at the most.
-const ARCHITECTURE: usize = 250;
+const ARCHITECTURE: usize = 320;
 
 /// Which files and folders of `src` may use a crate or a module; nobody else may.
 const ONLY: &[(&str, &[&str])] = &[
-    ("rusqlite", &["store/", "hooks.rs", "error.rs", "lib.rs"]),
+    ("rusqlite", &["store/", "hooks.rs", "transaction.rs", "error.rs", "lib.rs"]),
     ("r2d2", &["store/"]),
     ("r2d2_sqlite", &["store/"]),
     ("actix", &["actors/", "host.rs"]),

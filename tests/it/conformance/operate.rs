@@ -29,11 +29,17 @@ pub async fn redrive(stage: &Stage, given: &Value) -> Ran {
     let mut how = Redrive::default();
     if let Some(preset) = args.text("preset")? {
         let known = Preset::parse(preset);
-        how.preset = known.ok_or_else(|| Stop::Broken(format!("{preset:?} is no preset")))?;
+        how = known.ok_or_else(|| Stop::Broken(format!("{preset:?} is no preset")))?.into();
     }
-    how.force = args.flag("force")?.unwrap_or(false);
-    how.allow_finished = args.flag("allow_finished")?.unwrap_or(false);
-    how.expected_epoch = args.number("expected_epoch")?;
+    if args.flag("force")?.unwrap_or(false) {
+        how = how.force();
+    }
+    if args.flag("allow_finished")?.unwrap_or(false) {
+        how = how.allow_finished();
+    }
+    if let Some(epoch) = args.number("expected_epoch")? {
+        how = how.expecting(epoch);
+    }
     let done = stage.bench.client.redrive(id, how, somebody()).await;
     done.map(|()| Value::Null).map_err(|error| stage.stop(error))
 }

@@ -83,21 +83,29 @@ impl Stage {
         let mut fields = vec![("code".to_owned(), Value::text(refusal.code()))];
         let mut add = |name: &str, value| fields.push((name.to_owned(), value));
         match refusal {
-            Refusal::NotRunning { status } | Refusal::Terminal { status } => {
+            Refusal::NotRunning { status, epoch }
+            | Refusal::Terminal { status, epoch }
+            | Refusal::Live { status, epoch, .. } => {
                 add("status", Value::text(status));
+                add("epoch", Value::number(epoch));
             }
-            Refusal::Superseded { held_epoch, current_epoch } => {
+            Refusal::Superseded { held_epoch, current_epoch, .. } => {
                 add("held_epoch", Value::number(held_epoch));
                 add("current_epoch", Value::number(current_epoch));
             }
-            Refusal::EpochMoved { current_epoch } => {
+            Refusal::EpochMoved { expected_epoch, current_epoch } => {
+                add("expected_epoch", Value::number(expected_epoch));
                 add("current_epoch", Value::number(current_epoch));
             }
             Refusal::Expired { by_ms } => add("by_ms", Value::number(by_ms)),
             Refusal::LockHeld { by } | Refusal::DedupHeld { by } => add("by", self.shown(by)),
             Refusal::UnknownReason { reason } => add("reason", Value::text(reason)),
             Refusal::Invalid { field, .. } => add("field", Value::text(field)),
-            Refusal::HookFailed { error } | Refusal::Unrepresentable { error } => {
+            Refusal::HookFailed { error, failures } => {
+                add("error", Value::text(error));
+                add("failures", Value::number(failures));
+            }
+            Refusal::Unrepresentable { error } => {
                 add("error", Value::text(error));
             }
             _ => {}

@@ -10,6 +10,34 @@ fn op(name: &str) -> Operator {
     Operator::named(name)
 }
 
+/// A redrive as it is drawn.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    preset: Preset,
+    force: bool,
+    finished: bool,
+    expecting: Option<i64>,
+}
+
+impl Again {
+    fn asked(self) -> Redrive {
+        let mut how = Redrive::new(self.preset);
+        if self.force {
+            how = how.force();
+        }
+        if self.finished {
+            how = how.allow_finished();
+        }
+        self.expecting.map_or(how, |epoch| how.expecting(epoch))
+    }
+}
+
+/// How a job that has not ended is refused.
+fn live(job: &JobRecord) -> Refusal {
+    let owner = job.owner.clone().filter(|_| job.status == Status::Running);
+    Refusal::Live { status: job.status, epoch: job.epoch, owner }
+}
+
 impl World {
     pub async fn cancel(&mut self) {
         if self.jobs.is_empty() {
@@ -20,7 +48,9 @@ impl World {
         let now = self.now;
         let expected = match &mut self.jobs[n].record {
             None => Err(Refusal::NotFound),
-            Some(job) if !job.status.is_live() => Err(Refusal::Terminal { status: job.status }),
+            Some(job) if !job.status.is_live() => {
+                Err(Refusal::Terminal { status: job.status, epoch: job.epoch })
+            }
             Some(job) => {
                 rules::cancelled(job, by, now);
                 Ok(job.status)
@@ -30,7 +60,7 @@ impl World {
         self.same("the cancel", answer(self.bench.client.cancel(id, op(by)).await), expected);
     }
 
-    fn redrive_refusal(&self, n: usize, how: Redrive) -> Option<Refusal> {
+    fn redrive_refusal(&self, n: usize, how: Again) -> Option<Refusal> {
         let Some(job) = &self.jobs[n].record else { return Some(Refusal::NotFound) };
         let holder = |same: &dyn Fn(&JobRecord) -> bool| {
             let here = |other: &&JobRecord| {
@@ -40,13 +70,14 @@ impl World {
         };
         let same = |a: &Option<String>, b: &Option<String>| a.is_some() && a == b;
         if job.status.is_live() {
-            return Some(Refusal::Live);
+            return Some(live(job));
         }
-        if job.status == Status::Completed && !how.allow_finished {
-            return Some(Refusal::NotRedrivable);
+        let epoch = job.epoch;
+        if job.status == Status::Completed && !how.finished {
+            return Some(Refusal::NotRedrivable { epoch });
         }
         if job.verdict == Some(leasehold::Verdict::Unrecoverable) && !how.force {
-            return Some(Refusal::NeedsForce);
+            return Some(Refusal::NeedsForce { verdict: job.verdict, epoch });
         }
         if let Some(by) = holder(&|other| same(&other.lock_key, &job.lock_key)) {
             return Some(Refusal::LockHeld { by });
@@ -54,8 +85,8 @@ impl World {
         if let Some(by) = holder(&|other| same(&other.dedup_key, &job.dedup_key)) {
             return Some(Refusal::DedupHeld { by });
         }
-        let moved = how.expected_epoch.is_some_and(|epoch| epoch != job.epoch);
-        moved.then_some(Refusal::EpochMoved { current_epoch: job.epoch })
+        let expected_epoch = how.expecting.filter(|expected| *expected != epoch)?;
+        Some(Refusal::EpochMoved { expected_epoch, current_epoch: epoch })
     }
 
     pub async fn redrive(&mut self) {
@@ -63,11 +94,12 @@ impl World {
             return;
         }
         let n = self.some_job();
-        let mut how = Redrive::default();
-        how.preset = self.rng.of(&[Preset::Requeue, Preset::Redrive, Preset::Restart]);
-        how.force = self.rng.one_in(2);
-        how.allow_finished = self.rng.one_in(2);
-        how.expected_epoch = self.pick(4, &[0, 1, 2]);
+        let how = Again {
+            preset: self.rng.of(&[Preset::Requeue, Preset::Redrive, Preset::Restart]),
+            force: self.rng.one_in(2),
+            finished: self.rng.one_in(2),
+            expecting: self.pick(4, &[0, 1, 2]),
+        };
         self.log.push(format!("redrive j{n} {how:?}"));
         let expected = self.redrive_refusal(n, how).map_or(Ok(()), Err);
         let (now, job) = (self.now, &mut self.jobs[n]);
@@ -79,7 +111,7 @@ impl World {
             }
         }
         let id = job.id.clone();
-        let seen = answer(self.bench.client.redrive(id, how, op("ann")).await);
+        let seen = answer(self.bench.client.redrive(id, how.asked(), op("ann")).await);
         self.same("the redrive", seen, expected);
     }
 
@@ -95,7 +127,7 @@ impl World {
         self.log.push(format!("delete j{n}"));
         let expected = match &self.jobs[n].record {
             None => Err(Refusal::NotFound),
-            Some(job) if job.status.is_live() => Err(Refusal::Live),
+            Some(job) if job.status.is_live() => Err(live(job)),
             Some(_) => Ok(()),
         };
         if expected.is_ok() {
@@ -180,9 +212,9 @@ impl World {
         self.log.push(format!("why_waiting j{n}"));
         let expected = match &self.jobs[n].record {
             None => Err(Refusal::NotFound),
-            Some(job) if job.status == Status::Running => Err(Refusal::Live),
+            Some(job) if job.status == Status::Running => Err(live(job)),
             Some(job) if job.status != Status::Pending => {
-                Err(Refusal::Terminal { status: job.status })
+                Err(Refusal::Terminal { status: job.status, epoch: job.epoch })
             }
             Some(job) => Ok(self.reason(job)),
         };

@@ -270,9 +270,10 @@ impl World {
         Some(match record.status {
             Status::Running => {
                 let (held_epoch, current_epoch) = (held.epoch, record.epoch);
-                Refusal::Superseded { held_epoch, current_epoch }
+                let owner = record.owner.clone();
+                Refusal::Superseded { held_epoch, current_epoch, owner }
             }
-            status => Refusal::NotRunning { status },
+            status => Refusal::NotRunning { status, epoch: record.epoch },
         })
     }
 
