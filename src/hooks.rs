@@ -113,7 +113,7 @@ impl fmt::Debug for Tx<'_> {
 
 type Matching =
     Arc<dyn Fn(&JobRecord, &mut Tx<'_>) -> std::result::Result<usize, BoxError> + Send + Sync>;
-type Agreeing =
+pub(crate) type Agreeing =
     Arc<dyn Fn(&JobRecord, &mut Tx<'_>) -> std::result::Result<(), BoxError> + Send + Sync>;
 type After = Arc<dyn Fn(&JobRecord) + Send + Sync>;
 

@@ -9,13 +9,14 @@ use crate::job::{JobId, Status};
 use crate::kind::Settings;
 use crate::rules::operate::Redrive;
 use crate::store::messages::{
-    Cancel, Delete, Pause, Reap, RedriveOne, Register, Resume, RunAgain, Sweep,
+    Cancel, Delete, Pause, Reap, RedriveOne, Register, Resume, RunAgain, Slice, Sweep,
 };
+use crate::store::questions::{Actions, Pauses};
 use crate::store::reaper::{Known, ReapReport};
 use crate::validate::Sizes;
 
 /// Who acts, and why.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operator {
     /// Who.
     pub actor: String,
@@ -54,6 +55,38 @@ impl Target {
             Self::Kind(name) => ("kind", name),
         }
     }
+}
+
+/// What an operator has done, as it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Done {
+    /// Its number within all, to go on from.
+    pub n: i64,
+    /// When, in UTC milliseconds.
+    pub at: i64,
+    /// Who, and why.
+    pub by: Operator,
+    /// What.
+    pub action: String,
+    /// To what: a job's id, a queue, a kind, an operation on many.
+    pub target: String,
+    /// Which jobs, where it was about all that meet a filter; JSON.
+    pub filter: Option<String>,
+    /// To how many.
+    pub count: i64,
+}
+
+/// A queue or a kind that is paused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Paused {
+    /// Which.
+    pub target: Target,
+    /// Since when, in UTC milliseconds.
+    pub at: i64,
+    /// Who paused it, and why.
+    pub by: Operator,
 }
 
 /// What operators do. Each call that changes something is recorded with who and why.
@@ -136,6 +169,25 @@ impl Client {
         self.ask(Resume { by, target }).await
     }
 
+    /// What is paused.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn pauses(&self) -> Result<Vec<Paused>> {
+        self.read(Pauses).await
+    }
+
+    /// What operators have done, the last first: at most `limit`, before the one with number
+    /// `before`; [`i64::MAX`] begins. Kept for a year.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::OutOfScope`]; a [`StoreFault`].
+    pub async fn actions(&self, before: i64, limit: usize) -> Result<Vec<Done>> {
+        self.read(Actions { before, limit }).await
+    }
+
     /// Writes a kind's settings down for every process, the last registration winning. A
     /// runtime does this for the kinds that it handles.
     ///
@@ -191,7 +243,8 @@ impl Client {
     }
 
     /// Runs one pass of the reaper: ends what is owed an ending, takes lost leases, removes
-    /// what is past retention. Judges by the runtime's clock.
+    /// what is past retention; and a slice of an operation on many jobs, where one is due. Judges
+    /// by the runtime's clock.
     ///
     /// Specified in SEMANTICS.md, “The reaper”.
     ///
@@ -199,6 +252,8 @@ impl Client {
     ///
     /// A [`StoreFault`].
     pub async fn reap_once(&self) -> Result<ReapReport> {
-        Ok(self.ask(Reap(Known::default())).await?.report)
+        let report = self.ask(Reap(Known::default())).await?.report;
+        self.ask(Slice).await?;
+        Ok(report)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::job::{ErrorClass, JobId, Phase, Status, Verdict};
+use crate::job::{Action, ErrorClass, JobId, Phase, State, Status, Verdict};
 use crate::json::Json;
+use crate::rules::table::{Allowed, allowed};
 
 /// A job as it stands: every column of its row but the claim token.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,6 +110,14 @@ pub struct JobRecord {
     pub started_at: Option<i64>,
     /// When it ended, in UTC milliseconds.
     pub finished_at: Option<i64>,
+}
+
+impl JobRecord {
+    /// What an action on the job can come to.
+    #[must_use]
+    pub fn allowed(&self, action: Action) -> Allowed {
+        allowed(State::of(self.status, self.verdict), action)
+    }
 }
 
 /// One attempt in a job's history: those that did not simply succeed at the first try.

@@ -16,7 +16,7 @@ use crate::new_job::NewJob;
 use crate::record::JobRecord;
 use crate::runtime::Runtime;
 use crate::store::Place;
-use crate::store::messages::Reap;
+use crate::store::messages::{Reap, Slice};
 use crate::store::questions::CountAll;
 use crate::store::reaper::{Known, ReapReport};
 use crate::work::stop::StopReport;
@@ -228,6 +228,7 @@ impl Lab {
                 break;
             }
         }
+        let _next = session.host.store.ask(Slice).await;
         session.look();
         // Answered in a batch that has claimed.
         let _counts = session.host.store.ask(CountAll).await;

@@ -76,7 +76,7 @@ impl Client {
     /// what it may do.
     ///
     /// ```
-    /// # #[actix_rt::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # use leasehold::{Client, Job, NewJob};
     /// # #[derive(serde::Serialize, serde::Deserialize)] struct Invoice { order: i64 }
@@ -128,7 +128,7 @@ impl Client {
     /// read: a transaction that has read cannot always be made to write.
     ///
     /// ```
-    /// # #[actix_rt::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("shop.db");
     /// # use leasehold::{rusqlite, Client, NewJob};

@@ -1,10 +1,5 @@
 //! The words of jobs, the same in Rust, in SQL, in JSON and on the command line.
 
-use std::fmt;
-
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// Declares an enum whose values are words: in Rust, in SQL, in JSON and on the command line.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
@@ -29,28 +24,35 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
 
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> std::result::Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.as_str())
             }
         }
 
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let word = String::deserialize(deserializer)?;
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> std::result::Result<Self, D::Error> {
+                let word = <String as serde::Deserialize>::deserialize(deserializer)?;
                 Self::parse(&word).ok_or_else(|| {
-                    D::Error::unknown_variant(&word, &[$($word,)+])
+                    <D::Error as serde::de::Error>::unknown_variant(&word, &[$($word,)+])
                 })
             }
         }
     };
 }
+
+pub(crate) use words;
 
 words! {
     /// The stored status of a job.

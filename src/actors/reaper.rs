@@ -2,7 +2,7 @@
 //!
 //! Owns      what it has seen of leases that look lost, the locks of dead owners it decides on
 //! Receives  nothing
-//! Sends     Reap and Checkpoint to the store
+//! Sends     Reap, Slice and Checkpoint to the store
 //! Never     decides about a row (the store does), trusts the wall clock about a holder whose
 //!           lock says that it is alive
 //! Stops     with the control thread, or when the session stops
@@ -17,7 +17,7 @@ use actix::{Actor, ActorFutureExt, AsyncContext, Context, Supervised};
 
 use crate::faults::Point;
 use crate::owner::{self, Probe};
-use crate::store::messages::Reap;
+use crate::store::messages::{Reap, Slice};
 use crate::store::reaper::{Known, Pass, Sighting};
 use crate::work::session::Session;
 
@@ -65,6 +65,7 @@ async fn reap(session: Arc<Session>) {
     let mut memory = Memory::default();
     let mut confirmed = Vec::new();
     let mut unswept = false;
+    let mut next_bulk = None;
     let mut next_pass = clock.monotonic();
     while !session.is_stopping() {
         session.host.faults.panic(Point::Reaper);
@@ -81,6 +82,7 @@ async fn reap(session: Arc<Session>) {
                 Ok(pass) => {
                     next_pass = clock.monotonic() + pause(&pass, clock.now());
                     unswept = pass.unswept;
+                    next_bulk = pass.next_bulk;
                     forget_decided(probe, &pass);
                     session.host.store.see_to_log(false).await;
                     confirmed = memory.update(pass.doubtful, clock.monotonic());
@@ -91,7 +93,14 @@ async fn reap(session: Arc<Session>) {
                 }
             }
         }
-        let pause = (next_pass - clock.monotonic()).clamp(1, PROBE);
+        if next_bulk.is_some_and(|at| at <= clock.now()) {
+            next_bulk = session.host.store.ask(Slice).await.unwrap_or_else(|error| {
+                log::warn!(error:% = error; "a slice of an operation on many jobs failed");
+                None // Until the next pass.
+            });
+        }
+        let bulk = next_bulk.map_or(PROBE, |at| at.saturating_sub(clock.now()));
+        let pause = (next_pass - clock.monotonic()).min(bulk).clamp(1, PROBE);
         clock.sleep(Duration::from_millis(pause.unsigned_abs())).await;
     }
 }

@@ -12,7 +12,7 @@ use super::table::check;
 
 /// A cancel: at once where the job waits, a request where it runs.
 pub(crate) fn cancel(row: &Row, by: &str, now: i64) -> Result<Change, Refusal> {
-    check(row, Action::Cancel, &[])?;
+    check(row, Action::Cancel, Redrive::default())?;
     let mut new = row.clone();
     if row.detail.cancel_requested_at.is_none() {
         new.detail.cancel_requested_at = Some(now);
@@ -63,6 +63,14 @@ impl Redrive {
         self
     }
 
+    pub(crate) fn allows(self, option: &str) -> bool {
+        match option {
+            "force" => self.force,
+            "allow_finished" => self.allow_finished,
+            _ => false,
+        }
+    }
+
     /// Only if the job is still at this epoch.
     pub fn expecting(mut self, epoch: i64) -> Self {
         self.expected_epoch = Some(epoch);
@@ -84,9 +92,7 @@ pub(crate) fn redrive(
     held: Option<Refusal>,
     now: i64,
 ) -> Result<Change, Refusal> {
-    let given = [(how.force, "force"), (how.allow_finished, "allow_finished")];
-    let with: Vec<_> = given.iter().filter(|option| option.0).map(|option| option.1).collect();
-    check(row, Action::Redrive, &with)?;
+    check(row, Action::Redrive, how)?;
     if let Some(held) = held {
         return Err(held);
     }
@@ -134,12 +140,12 @@ pub(crate) fn redrive(
 
 /// Whether a job may be deleted.
 pub(crate) fn delete(row: &Row) -> Result<(), Refusal> {
-    check(row, Action::Delete, &[])
+    check(row, Action::Delete, Redrive::default())
 }
 
 /// Whether a new job like this one may be made.
 pub(crate) fn run_again(row: &Row) -> Result<(), Refusal> {
-    check(row, Action::RunAgain, &[])
+    check(row, Action::RunAgain, Redrive::default())
 }
 
 /// What stands around a pending row.

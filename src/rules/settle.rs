@@ -5,6 +5,7 @@ use crate::facts::Facts;
 use crate::job::{Action, ErrorClass, Status, Verdict};
 use crate::json::Json;
 
+use super::operate::Redrive;
 use super::row::{MAX_HOOK_FAILURES, Row};
 use super::table::check;
 use super::{Change, Gate, Holder, backoff, text};
@@ -51,7 +52,7 @@ pub(crate) fn fence<'r>(
     action: Action,
 ) -> Result<&'r Row, Refusal> {
     let row = row.ok_or(Refusal::NotFound)?;
-    check(row, action, &[])?;
+    check(row, action, Redrive::default())?;
     if row.token != Some(holder.token) {
         let (held_epoch, current_epoch) = (holder.epoch, row.epoch);
         return Err(Refusal::Superseded { held_epoch, current_epoch, owner: row.owner.clone() });

@@ -4,6 +4,7 @@
 use crate::error::Refusal;
 use crate::job::{Action, State, Status};
 
+use super::operate::Redrive;
 use super::row::Row;
 
 /// What an action on a job in some state can come to.
@@ -88,13 +89,13 @@ const fn ended(action: Action, redrive: Allowed, same: &'static [Status]) -> All
     }
 }
 
-/// Lets an action pass, or says why not. `with` are the options that the caller gave.
-pub(crate) fn check(row: &Row, action: Action, with: &[&str]) -> Result<(), Refusal> {
+/// Lets an action pass, or says why not. `how` has the options that a redrive was given.
+pub(crate) fn check(row: &Row, action: Action, how: Redrive) -> Result<(), Refusal> {
     let state = State::of(row.status, row.detail.verdict);
     let (status, epoch) = (row.status, row.epoch);
     match allowed(state, action) {
         Allowed::To(_) | Allowed::Gone => Ok(()),
-        Allowed::With(option, _) if with.contains(&option) => Ok(()),
+        Allowed::With(option, _) if how.allows(option) => Ok(()),
         Allowed::With("force", _) => {
             Err(Refusal::NeedsForce { verdict: row.detail.verdict, epoch })
         }

@@ -10,6 +10,9 @@
 //! | [`Cancel`] | the job's status after it |
 //! | [`RedriveOne`], [`Delete`], [`Pause`], [`Resume`], [`Transact`] | nothing |
 //! | [`RunAgain`] | the new job's id |
+//! | [`StartBulk`] | the number of the operation |
+//! | [`SwitchBulk`] | nothing |
+//! | [`Slice`] | when the next slice is due |
 //! | [`Sweep`] | how many jobs it removed |
 //! | [`Register`] | nothing |
 //! | [`Reap`] | what the pass came to |
@@ -18,6 +21,7 @@
 
 use std::sync::Arc;
 
+use crate::bulk::{BulkState, NewBulk};
 use crate::error::{Error, Refusal, StoreFault};
 use crate::hooks::Tx;
 use crate::job::{JobId, Status};
@@ -297,6 +301,9 @@ actions! {
         |txn, this| txn.sweep(this.settled_before, this.limit, &this.by);
     /// Pauses a queue or a kind.
     Pause { target: Target } -> () = |txn, this| txn.pause(&this.target, &this.by);
+    /// Stops an operation on many jobs, or lets it go on.
+    SwitchBulk { id: i64, to: BulkState } -> () =
+        |txn, this| txn.switch_bulk(this.id, this.to, &this.by);
     /// Lets a queue or a kind go on.
     Resume { target: Target } -> () = |txn, this| txn.resume(&this.target, &this.by);
 }
@@ -330,6 +337,31 @@ impl Message for Register {
             txn.put_sizes(sizes)?;
         }
         Ok(())
+    }
+}
+
+/// Starts an operation on many jobs.
+pub(crate) struct StartBulk {
+    pub(crate) by: Operator,
+    pub(crate) bulk: NewBulk,
+}
+
+impl Message for StartBulk {
+    type Reply = i64;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<i64, Error> {
+        txn.start_bulk(&self.bulk, &self.by)
+    }
+}
+
+/// Works a slice of an operation on many jobs off; answers when the next is due.
+pub(crate) struct Slice;
+
+impl Message for Slice {
+    type Reply = Option<i64>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Option<i64>, Error> {
+        Ok(txn.work_bulk()?)
     }
 }
 

@@ -4,6 +4,7 @@
 //! batch. [`txn::Txn`] is such a transaction; the other files are what can be done in it. Each
 //! loads rows, asks [`crate::rules`], and writes the answer guarded by what it read.
 
+mod bulk;
 mod cache;
 pub(crate) mod claim;
 mod counts;
@@ -11,6 +12,7 @@ mod disk;
 mod engine;
 mod enqueue;
 pub(crate) mod holder;
+mod list;
 pub(crate) mod messages;
 mod open;
 pub(crate) mod operator;

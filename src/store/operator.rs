@@ -6,7 +6,7 @@ use crate::error::{Error, Refusal, StoreFault};
 use crate::job::{JobId, Status, Waiting};
 use crate::kind::Settings;
 use crate::new_job::NewJob;
-use crate::operator::{Operator, Target};
+use crate::operator::{Done, Operator, Paused, Target};
 use crate::record::JobRecord;
 use crate::rules::operate::{Redrive, cancel, delete, redrive, run_again, why_waiting};
 use crate::rules::row::Row;
@@ -29,16 +29,66 @@ impl Txn<'_> {
         if self.scope.is_some() { Err(Refusal::OutOfScope { call }) } else { Ok(()) }
     }
 
-    fn record_action(
+    pub(super) fn record_action(
         &mut self,
         by: &Operator,
         action: &str,
         target: &str,
         count: i64,
     ) -> Result<(), StoreFault> {
-        let action = params![self.now, by.actor, action, target, by.reason, count];
+        let none: Option<&str> = None;
+        let action = params![self.now, by.actor, action, target, by.reason, count, none];
         self.conn.prepare_cached(sql::ADD_ACTION)?.execute(action)?;
         Ok(())
+    }
+
+    /// The same, of an action on all that meet a filter.
+    pub(super) fn record_many(
+        &mut self,
+        by: &Operator,
+        action: &str,
+        target: &str,
+        filter: &str,
+        count: i64,
+    ) -> Result<(), StoreFault> {
+        let action = params![self.now, by.actor, action, target, by.reason, count, filter];
+        self.conn.prepare_cached(sql::ADD_ACTION)?.execute(action)?;
+        Ok(())
+    }
+
+    /// What operators have done, the last first, before number `before`.
+    pub(super) fn actions(&self, before: i64, limit: usize) -> Result<Vec<Done>, StoreFault> {
+        let mut statement = self.conn.prepare_cached(sql::ACTIONS)?;
+        let mut rows = statement.query([before])?;
+        let mut actions = Vec::new();
+        while actions.len() < limit
+            && let Some(row) = rows.next()?
+        {
+            actions.push(Done {
+                n: row.get(0)?,
+                at: row.get(1)?,
+                by: Operator { actor: row.get(2)?, reason: row.get(5)? },
+                action: row.get(3)?,
+                target: row.get(4)?,
+                filter: row.get(6)?,
+                count: row.get(7)?,
+            });
+        }
+        Ok(actions)
+    }
+
+    /// What is paused, by whom and since when.
+    pub(super) fn pauses(&self) -> Result<Vec<Paused>, StoreFault> {
+        let mut statement = self.conn.prepare_cached(sql::PAUSES)?;
+        let mut rows = statement.query([])?;
+        let mut pauses = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (scope, name): (String, String) = (row.get(0)?, row.get(1)?);
+            let target = if scope == "queue" { Target::Queue(name) } else { Target::Kind(name) };
+            let by = Operator { actor: row.get(3)?, reason: row.get(4)? };
+            pauses.push(Paused { target, at: row.get(2)?, by });
+        }
+        Ok(pauses)
     }
 
     /// Cancels a waiting job, or asks a running one to stop; answers the status after it.
@@ -139,10 +189,14 @@ impl Txn<'_> {
         Ok(self.remove(row.key, &row.kind, row.status)?)
     }
 
+    /// What a kind has to say about deletes, where its code is in this process.
+    pub(super) fn veto(&self, kind: &str) -> Option<crate::hooks::Agreeing> {
+        self.settings.hooks.get(kind).and_then(|hooks| hooks.veto.clone())
+    }
+
     /// Asks the kind whether a job may be deleted, where it wants to be asked.
     fn ask_veto(&mut self, row: &Row) -> Result<(), Error> {
-        let veto = self.settings.hooks.get(&row.kind).and_then(|hooks| hooks.veto.clone());
-        let Some(veto) = veto else {
+        let Some(veto) = self.veto(&row.kind) else {
             if !self.facts_by_name(&row.kind)?.veto {
                 return Ok(());
             }

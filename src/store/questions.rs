@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::bulk::{Bulk, BulkOutcome};
 use crate::error::{Error, Refusal};
+use crate::filter::Filter;
 use crate::job::{JobId, Waiting};
 use crate::json::Json;
+use crate::list::{Page, Paging};
+use crate::operator::{Done, Paused};
 use crate::record::{Attempt, Counts, JobRecord, Totals};
 
 use super::messages::Message;
@@ -34,6 +38,75 @@ impl Message for Attempts {
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
         let key = txn.find(&self.0)?.ok_or(Refusal::NotFound)?;
         Ok(txn.attempts(key)?)
+    }
+}
+
+/// A page of a list.
+pub(crate) struct List {
+    pub(crate) filter: Filter,
+    pub(crate) paging: Paging,
+}
+
+impl Message for List {
+    type Reply = Page;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Page, Error> {
+        txn.page(&self.filter, &self.paging)
+    }
+}
+
+/// Operations on many jobs, or one.
+pub(crate) struct Bulks {
+    pub(crate) one: Option<i64>,
+    pub(crate) limit: usize,
+}
+
+impl Message for Bulks {
+    type Reply = Vec<Bulk>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        Ok(txn.bulks(self.one, self.limit)?)
+    }
+}
+
+/// What an operation on many jobs came to for each.
+pub(crate) struct Outcomes {
+    pub(crate) bulk: i64,
+    pub(crate) after: i64,
+    pub(crate) limit: usize,
+}
+
+impl Message for Outcomes {
+    type Reply = Vec<BulkOutcome>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        Ok(txn.bulk_outcomes(self.bulk, self.after, self.limit)?)
+    }
+}
+
+/// What is paused.
+pub(crate) struct Pauses;
+
+impl Message for Pauses {
+    type Reply = Vec<Paused>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        Ok(txn.pauses()?)
+    }
+}
+
+/// What operators have done.
+pub(crate) struct Actions {
+    pub(crate) before: i64,
+    pub(crate) limit: usize,
+}
+
+impl Message for Actions {
+    type Reply = Vec<Done>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        txn.whole("actions")?;
+        Ok(txn.actions(self.before, self.limit)?)
     }
 }
 

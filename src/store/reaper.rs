@@ -19,6 +19,9 @@ use super::txn::Txn;
 const BATCH: usize = 100;
 /// The least time between two runs of retention, in milliseconds.
 const RETENTION_EVERY: i64 = 60_000;
+/// How long the record of operators' actions, and what operations on many jobs came to, are kept.
+const ACTIONS_KEPT: i64 = 365 * super::DAY;
+const BULKS_KEPT: i64 = 30 * super::DAY;
 
 /// What a pass of the reaper did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub(crate) struct Pass {
     pub(crate) more: bool,
     /// Rows past retention are left.
     pub(crate) unswept: bool,
+    /// When a slice of an operation on many jobs is due.
+    pub(crate) next_bulk: Option<i64>,
 }
 
 impl Txn<'_> {
@@ -100,6 +105,7 @@ impl Txn<'_> {
         pass.report.swept = (discarded + swept) as u64;
         pass.unswept = discarded >= BATCH || swept >= BATCH;
         self.conn.prepare_cached(sql::DROP_KEPT_KEYS)?.execute([self.now])?;
+        pass.next_bulk = self.next_bulk()?;
         Ok(pass)
     }
 
@@ -264,6 +270,13 @@ impl Txn<'_> {
             return Ok(0);
         }
         self.conn.prepare_cached(sql::PUT_STATE)?.execute(params!["last_retention", self.now])?;
+        for (statement, kept_for) in [
+            (sql::DROP_OLD_ACTIONS, ACTIONS_KEPT),
+            (sql::DROP_OLD_BULK_ROWS, BULKS_KEPT),
+            (sql::DROP_OLD_BULKS, BULKS_KEPT),
+        ] {
+            self.conn.prepare_cached(statement)?.execute([self.now.saturating_sub(kept_for)])?;
+        }
         let keep = self.settings.retention;
         let mut left = BATCH;
         for (status, keep) in [

@@ -51,7 +51,10 @@ pub(super) fn read_status(code: i64) -> Result<Status> {
     known.ok_or_else(|| StoreFault::Corrupt(format!("a job's status is {code}")))
 }
 
-fn word<T>(text: Option<String>, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
+pub(super) fn word<T>(
+    text: Option<String>,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>> {
     match text {
         None => Ok(None),
         Some(text) => match parse(&text) {
@@ -136,15 +139,22 @@ impl Txn<'_> {
         raw.map(|raw| self.named(raw)).transpose()
     }
 
-    /// Looks up what a raw row lacks.
-    pub(super) fn named(&mut self, raw: Raw) -> Result<Row> {
+    /// Looks up the names of a raw row's kind and queue.
+    pub(super) fn named_briefly(&mut self, raw: Raw) -> Result<Row> {
         let mut row = raw.row;
         row.kind = self.cache.name(self.conn, raw.kind)?;
         row.queue = self.cache.name(self.conn, raw.queue)?;
-        if let Some(owner) = raw.owner {
+        Ok(row)
+    }
+
+    /// Looks up what a raw row lacks.
+    pub(super) fn named(&mut self, raw: Raw) -> Result<Row> {
+        let (owner, detailed) = (raw.owner, raw.detailed);
+        let mut row = self.named_briefly(raw)?;
+        if let Some(owner) = owner {
             row.owner = Some(self.cache.name(self.conn, owner)?);
         }
-        if raw.detailed {
+        if detailed {
             row.detail = self.detail(row.key)?;
         }
         Ok(row)

@@ -31,6 +31,25 @@ macro_rules! record {
     };
 }
 
+/// The columns of an operation on many jobs, in the order in which they are read.
+macro_rules! bulk {
+    () => {
+        "n, action, filter, scoped, tenant, organization, actor, reason, state, pace, \
+         started_at, finished_at, last_key, place_at, place_key, done, refused"
+    };
+}
+
+/// The columns of a job as a list shows it, after those of `hot!`.
+macro_rules! listed {
+    () => {
+        "j.tenant, j.organization, j.idempotency_key, j.dedup_key, j.lock_key, l.reason, \
+         l.subject_type, l.subject_id, l.copy_of, d.redrives, d.progress_done, \
+         d.progress_total, d.verdict, d.error_class, d.error_code, d.cancel_requested_at, \
+         substr(d.last_error, 1, 200), (SELECT name FROM leasehold_names n WHERE n.id = j.owner), \
+         d.parked_at"
+    };
+}
+
 statements! {
     BEGIN = "BEGIN IMMEDIATE /* leasehold */";
     COMMIT = "COMMIT /* leasehold */";
@@ -191,7 +210,8 @@ statements! {
     KINDS = "SELECT kind, facts FROM leasehold_kinds";
     PUT_KIND = "INSERT INTO leasehold_kinds (kind, facts, registered_at) VALUES (?1, ?2, ?3) \
         ON CONFLICT (kind) DO UPDATE SET facts = ?2, registered_at = ?3";
-    PAUSES = "SELECT scope, name FROM leasehold_pauses";
+    PAUSES = "SELECT scope, name, paused_at, paused_by, reason FROM leasehold_pauses \
+        ORDER BY scope, name";
     PUT_PAUSE = "INSERT OR IGNORE INTO leasehold_pauses (scope, name, paused_at, paused_by, \
         reason) VALUES (?1, ?2, ?3, ?4, ?5)";
     DROP_PAUSE = "DELETE FROM leasehold_pauses WHERE scope = ?1 AND name = ?2";
@@ -205,13 +225,62 @@ statements! {
     REASON = "SELECT 1 FROM leasehold_reasons WHERE id = ?1";
     PUT_REASON = "INSERT INTO leasehold_reasons (id, label) VALUES (?1, ?2) \
         ON CONFLICT (id) DO UPDATE SET label = ?2";
-    ADD_ACTION = "INSERT INTO leasehold_actions (at, actor, action, target, reason, count) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    ADD_ACTION = "INSERT INTO leasehold_actions (at, actor, action, target, reason, count, \
+        filter) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    ACTIONS = "SELECT n, at, actor, action, target, reason, filter, count \
+        FROM leasehold_actions WHERE n < ?1 ORDER BY n DESC";
+    DROP_OLD_ACTIONS = "DELETE FROM leasehold_actions WHERE n IN (SELECT n FROM (SELECT n, at \
+        FROM leasehold_actions ORDER BY n LIMIT 100) WHERE at < ?1)";
+
+    ADD_BULK = "INSERT INTO leasehold_bulks (action, filter, scoped, tenant, organization, \
+        actor, reason, state, pace, started_at, due_at, last_key) VALUES (?1, ?2, ?3, ?4, ?5, \
+        ?6, ?7, 'running', ?8, ?9, ?9, ifnull((SELECT max(key) FROM leasehold_job), 0))";
+    BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE n <= ?1 ORDER BY n DESC");
+    DUE_BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE state = 'running' \
+        AND due_at <= ?1 ORDER BY due_at LIMIT 100");
+    NEXT_BULK = "SELECT due_at FROM leasehold_bulks WHERE state = 'running' \
+        ORDER BY due_at LIMIT 1";
+    SWITCH_BULK = "UPDATE leasehold_bulks SET state = ?2, due_at = ?3 WHERE n = ?1";
+    ADVANCE_BULK = "UPDATE leasehold_bulks SET place_at = ?2, place_key = ?3, done = ?4, \
+        refused = ?5, due_at = ?6, state = CASE WHEN ?7 THEN 'done' ELSE state END, \
+        finished_at = CASE WHEN ?7 THEN ?8 END WHERE n = ?1";
+    ADD_BULK_ROW = "INSERT INTO leasehold_bulk_rows (bulk, id, at, outcome, detail) \
+        VALUES (?1, ?2, ?3, ?4, ?5)";
+    BULK_ROWS = "SELECT n, id, at, outcome, detail FROM leasehold_bulk_rows \
+        WHERE bulk = ?1 AND n > ?2 ORDER BY n";
+    DROP_OLD_BULK_ROWS = "DELETE FROM leasehold_bulk_rows WHERE n IN (SELECT r.n \
+        FROM leasehold_bulks b JOIN leasehold_bulk_rows r ON r.bulk = b.n \
+        WHERE b.state = 'done' AND b.finished_at < ?1 LIMIT 100)";
+    DROP_OLD_BULKS = "DELETE FROM leasehold_bulks WHERE state = 'done' AND finished_at < ?1 \
+        AND NOT EXISTS (SELECT 1 FROM leasehold_bulk_rows r WHERE r.bulk = leasehold_bulks.n)";
     ADD_TOTAL = "INSERT INTO leasehold_totals (kind, status, removed) VALUES (?1, ?2, 1) \
         ON CONFLICT (kind, status) DO UPDATE SET removed = removed + 1";
     STATE = "SELECT value FROM leasehold_state WHERE name = ?1";
     PUT_STATE = "INSERT INTO leasehold_state (name, value) VALUES (?1, ?2) \
         ON CONFLICT (name) DO UPDATE SET value = ?2";
+
+    SUMMARY = concat!("SELECT ", hot!(), ", ", listed!(), " FROM leasehold_job j \
+        LEFT JOIN leasehold_label l ON l.job = j.key LEFT JOIN leasehold_detail d \
+        ON d.job = j.key WHERE key = ?1");
+    /// Lists: the keys alone, in their order.
+    NEWEST = "SELECT key FROM leasehold_job WHERE key < ?1 ORDER BY key DESC";
+    OLDEST = "SELECT key FROM leasehold_job WHERE key > ?1 ORDER BY key";
+    TENANT_NEWEST = "SELECT key FROM leasehold_job \
+        WHERE (tenant IS NOT NULL OR organization IS NOT NULL) AND tenant IS ?2 \
+        AND organization IS ?3 AND key < ?1 ORDER BY key DESC";
+    TENANT_OLDEST = "SELECT key FROM leasehold_job \
+        WHERE (tenant IS NOT NULL OR organization IS NOT NULL) AND tenant IS ?2 \
+        AND organization IS ?3 AND key > ?1 ORDER BY key";
+    SUBJECT_NEWEST = "SELECT job FROM leasehold_label WHERE subject_id = ?2 AND job < ?1 \
+        ORDER BY job DESC";
+    SUBJECT_OLDEST = "SELECT job FROM leasehold_label WHERE subject_id = ?2 AND job > ?1 \
+        ORDER BY job";
+    ENDED_NEWEST = "SELECT key, finished_at FROM leasehold_job WHERE kind = ?1 AND status = ?2 \
+        AND finished_at IS NOT NULL AND finished_at <= ?3 AND (finished_at < ?3 OR key < ?4) \
+        ORDER BY finished_at DESC, key DESC";
+    ENDED_AFTER = "SELECT key, finished_at FROM leasehold_job WHERE kind = ?1 AND status = ?2 \
+        AND finished_at IS NOT NULL AND finished_at >= ?3 AND (finished_at > ?3 OR key > ?4) \
+        ORDER BY finished_at, key";
 
     /// Pending jobs by kind: scheduled, retrying, ready.
     COUNT_PENDING = "SELECT n.name, count(*) FILTER (WHERE NOT due AND attempts = 0), \

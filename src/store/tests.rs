@@ -158,6 +158,12 @@ fn each_hot_statement_uses_the_index_that_is_meant_for_it() {
         (statements::ENDED, "leasehold_ended_of_kind"),
         (statements::COUNT_ENDED, "COVERING INDEX leasehold_ended_of_kind"),
         (statements::COUNT_PARKED, "leasehold_parked"),
+        (statements::SUBJECT_NEWEST, "leasehold_of_subject"),
+        (statements::SUBJECT_OLDEST, "leasehold_of_subject"),
+        (statements::TENANT_NEWEST, "leasehold_of_tenant"),
+        (statements::TENANT_OLDEST, "leasehold_of_tenant"),
+        (statements::ENDED_NEWEST, "leasehold_ended_of_kind"),
+        (statements::ENDED_AFTER, "leasehold_ended_of_kind"),
         (statements::KEPT_KEY, "leasehold_kept_key"),
         (statements::DROP_KEPT_KEYS, "leasehold_kept_until"),
         (statements::BY_IDEMPOTENCY_KEY, "leasehold_idempotency"),
@@ -169,7 +175,15 @@ fn each_hot_statement_uses_the_index_that_is_meant_for_it() {
         let plan = plan(&conn, sql);
         assert!(plan.contains(index), "{sql}\nshould use {index}:\n{plan}");
     }
-    for sql in [statements::LOAD, statements::UPDATE, statements::RENEW, statements::SET_LANE] {
+    for sql in [
+        statements::LOAD,
+        statements::UPDATE,
+        statements::RENEW,
+        statements::SET_LANE,
+        statements::SUMMARY,
+        statements::NEWEST,
+        statements::OLDEST,
+    ] {
         let plan = plan(&conn, sql);
         assert!(plan.contains("INTEGER PRIMARY KEY"), "{sql}\n{plan}");
     }

@@ -11,6 +11,7 @@
 
 mod application;
 mod around;
+mod bulk;
 mod conformance;
 mod disk;
 mod example;
@@ -20,6 +21,7 @@ mod files;
 mod hosts;
 mod import;
 mod leases;
+mod lists;
 mod model;
 mod panics;
 mod process;

@@ -9,8 +9,7 @@ CREATE INDEX leasehold_ended_of_kind ON leasehold_job (kind, status, finished_at
   WHERE finished_at IS NOT NULL;
 CREATE INDEX leasehold_of_tenant ON leasehold_job (tenant, organization)
   WHERE tenant IS NOT NULL OR organization IS NOT NULL;
-CREATE INDEX leasehold_of_subject ON leasehold_label (subject_id, subject_type)
-  WHERE subject_id IS NOT NULL;
+CREATE INDEX leasehold_of_subject ON leasehold_label (subject_id) WHERE subject_id IS NOT NULL;
 
 CREATE INDEX leasehold_parked ON leasehold_detail (parked_at) WHERE parked_at IS NOT NULL;
 
@@ -42,27 +41,36 @@ ALTER TABLE leasehold_actions ADD COLUMN filter TEXT;
 
 -- Operations on many jobs: a frozen filter and an action, worked off a slice at a time.
 CREATE TABLE leasehold_bulks (
-  n         INTEGER PRIMARY KEY,
-  action    TEXT    NOT NULL CHECK (json_valid(action)),
-  filter    TEXT    NOT NULL CHECK (json_valid(filter)),
-  actor     TEXT    NOT NULL,
-  reason    TEXT,
-  started_at INTEGER NOT NULL,
-  finished_at INTEGER,
-  state     TEXT    NOT NULL CHECK (state IN ('running', 'stopped', 'done')),
-  pace      INTEGER NOT NULL CHECK (pace >= 1),
+  n            INTEGER PRIMARY KEY,
+  action       TEXT    NOT NULL CHECK (json_valid(action)),
+  filter       TEXT    NOT NULL CHECK (json_valid(filter)),
+  scoped       INTEGER NOT NULL CHECK (scoped IN (0, 1)),
+  tenant       TEXT,
+  organization TEXT,
+  actor        TEXT    NOT NULL,
+  reason       TEXT,
+  state        TEXT    NOT NULL CHECK (state IN ('running', 'stopped', 'done')),
+  pace         INTEGER NOT NULL CHECK (pace >= 1),
+  started_at   INTEGER NOT NULL,
+  finished_at  INTEGER,
+  -- When the next slice is due.
+  due_at       INTEGER NOT NULL,
   -- The highest key at the start: what was enqueued later is not touched.
-  last_key  INTEGER NOT NULL,
-  place     TEXT,
-  done      INTEGER NOT NULL DEFAULT 0,
-  refused   INTEGER NOT NULL DEFAULT 0
+  last_key     INTEGER NOT NULL,
+  -- How far it has come: a time, and a key.
+  place_at     INTEGER,
+  place_key    INTEGER,
+  done         INTEGER NOT NULL DEFAULT 0,
+  refused      INTEGER NOT NULL DEFAULT 0,
+  CHECK ((state = 'done') = (finished_at IS NOT NULL))
 ) STRICT;
-CREATE INDEX leasehold_bulks_running ON leasehold_bulks (n) WHERE state = 'running';
+CREATE INDEX leasehold_bulks_running ON leasehold_bulks (due_at) WHERE state = 'running';
+CREATE INDEX leasehold_bulks_done ON leasehold_bulks (finished_at) WHERE state = 'done';
 -- What became of each job.
 CREATE TABLE leasehold_bulk_rows (
   n       INTEGER PRIMARY KEY,
   bulk    INTEGER NOT NULL,
-  id      ANY     NOT NULL,
+  id      TEXT    NOT NULL,
   at      INTEGER NOT NULL,
   outcome TEXT    NOT NULL,
   detail  TEXT
