@@ -80,12 +80,32 @@ pub type JobResult = Result<Outcome, JobError>;
 /// ```
 ///
 /// Specified in SEMANTICS.md, “Failing and retrying”.
-#[derive(Clone, PartialEq, Eq)]
-pub struct JobError(pub(crate) Failure);
+#[derive(Clone)]
+pub struct JobError {
+    pub(crate) failure: Failure,
+    /// What it was made of, for whoever classifies it.
+    source: Option<Arc<BoxError>>,
+}
+
+impl PartialEq for JobError {
+    fn eq(&self, other: &Self) -> bool {
+        self.failure == other.failure
+    }
+}
+
+impl Eq for JobError {}
+
+impl From<Failure> for JobError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, source: None }
+    }
+}
 
 impl JobError {
     fn classed(class: ErrorClass, error: impl Into<BoxError>) -> Self {
-        Self(Failure { class, ..Failure::transient(text::of(&error.into())) })
+        let error = error.into();
+        let failure = Failure { class, ..Failure::transient(text::of(&error)) };
+        Self { failure, source: Some(Arc::new(error)) }
     }
 
     /// Try again by the kind's policy; what `?` does.
@@ -96,7 +116,7 @@ impl JobError {
     /// Try again, no sooner than this long from now.
     pub fn retry_after(error: impl Into<BoxError>, wait: Duration) -> Self {
         let mut this = Self::retry(error);
-        this.0.retry_after = Some(millis(wait));
+        this.failure.retry_after = Some(millis(wait));
         this
     }
 
@@ -113,26 +133,59 @@ impl JobError {
     /// Try later, at no cost of attempts; `wait` is the least time to wait.
     pub fn rate_limited(error: impl Into<BoxError>, wait: Option<Duration>) -> Self {
         let mut this = Self::classed(ErrorClass::RateLimited, error);
-        this.0.retry_after = wait.map(millis);
+        this.failure.retry_after = wait.map(millis);
         this
     }
 
     /// A code of the application's own, kept beside the text.
     #[must_use]
     pub fn code(mut self, code: impl Into<String>) -> Self {
-        self.0.code = Some(code.into());
+        self.failure.code = Some(code.into());
         self
     }
 
     /// The error's text.
     #[must_use]
     pub fn text(&self) -> &str {
-        &self.0.error
+        &self.failure.error
+    }
+
+    /// How it is to be treated.
+    #[must_use]
+    pub const fn class(&self) -> ErrorClass {
+        self.failure.class
+    }
+
+    /// The same error, to be treated in another way; for [`Job::classify`].
+    #[must_use]
+    pub fn with_class(mut self, class: ErrorClass) -> Self {
+        self.failure.class = class;
+        self
+    }
+
+    /// The same error, with the least time to wait before the next try.
+    #[must_use]
+    pub fn with_wait(mut self, wait: Duration) -> Self {
+        self.failure.retry_after = Some(millis(wait));
+        self
+    }
+
+    /// The error of this type that it was made of, or one of that error's sources. An
+    /// `anyhow::Error` hides the type of the error that it was made of until it is given a context.
+    #[must_use]
+    pub fn find<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        let mut error: &(dyn std::error::Error + 'static) = &***self.source.as_ref()?;
+        loop {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            error = error.source()?;
+        }
     }
 
     pub(crate) fn undecodable(kind: &str, error: &str) -> Self {
         let error = format!("the payload does not decode into the type of kind {kind}: {error}");
-        Self(Failure { verdict: Verdict::Undecodable, ..Failure::transient(error) })
+        Failure { verdict: Verdict::Undecodable, ..Failure::transient(error) }.into()
     }
 }
 
@@ -148,7 +201,7 @@ impl<E: Into<BoxError>> From<E> for JobError {
 
 impl fmt::Debug for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobError({}: {:?})", self.0.class, self.0.error)
+        write!(f, "JobError({}: {:?})", self.failure.class, self.failure.error)
     }
 }
 
@@ -167,7 +220,12 @@ pub(crate) fn settle_of(result: JobResult, sizes: Sizes) -> Settle {
         Ok(Outcome::Yield) => Settle::Yield,
         Ok(Outcome::Snooze(wait)) => Settle::Snooze(millis(wait)),
         Ok(Outcome::Cancelled) => Settle::Cancelled,
-        Err(JobError(failure)) => Settle::Fail(failure),
+        Err(error) => {
+            let JobError { failure, source } = error;
+            // What the application's error does when it goes is its own affair.
+            let _panic = catch_unwind(AssertUnwindSafe(|| drop(source)));
+            Settle::Fail(failure)
+        }
     }
 }
 
@@ -209,7 +267,7 @@ pub(crate) enum Starter {
 }
 
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> JobResult {
-    Err(JobError(Failure::transient(text::of_panic(panic))))
+    Err(Failure::transient(text::of_panic(panic)).into())
 }
 
 fn decode<J: Job>(run: &Run) -> Result<J, JobError> {
@@ -235,7 +293,7 @@ where
             let work = AssertUnwindSafe(async move {
                 let state = state.map_err(|panic| JobError::retry(text::of_panic(panic)))?;
                 let job = decode::<J>(&run)?;
-                handler(job, Ctx::new(run, state)).await
+                handler(job, Ctx::new(run, state)).await.map_err(J::classify)
             });
             work.catch_unwind().await.unwrap_or_else(panicked)
         })
@@ -252,7 +310,7 @@ where
     Starter::Blocking(Arc::new(move |run, locals| {
         let work = AssertUnwindSafe(|| {
             let job = decode::<J>(&run)?;
-            handler(job, Ctx::new(run, locals.state(&source)))
+            handler(job, Ctx::new(run, locals.state(&source))).map_err(J::classify)
         });
         catch_unwind(work).unwrap_or_else(panicked)
     }))
@@ -268,7 +326,8 @@ where
         let work = AssertUnwindSafe(|| {
             let job = decode::<J>(&run)?;
             let ctx = Ctx::new(run.clone(), ());
-            crate::process::run(command(&job), run.claimed.payload.as_ref(), &ctx)
+            let payload = run.claimed.payload.as_ref();
+            crate::process::run(command(&job), payload, &ctx).map_err(J::classify)
         });
         catch_unwind(work).unwrap_or_else(panicked)
     }))
@@ -295,7 +354,7 @@ where
                 let work = AssertUnwindSafe(async move {
                     let job = decode::<J>(&run)?;
                     let state = source();
-                    handler(job, Ctx::new(run, state)).await
+                    handler(job, Ctx::new(run, state)).await.map_err(J::classify)
                 });
                 work.catch_unwind().await.unwrap_or_else(panicked)
             })
@@ -320,7 +379,35 @@ mod tests {
         let boxed: BoxError = "boxed".into();
         assert_eq!(through(boxed).text(), "boxed");
         let same: JobError = through(JobError::give_up("kept"));
-        assert_eq!(same.0.class, ErrorClass::Terminal);
+        assert_eq!(same.class(), ErrorClass::Terminal);
+    }
+
+    #[test]
+    fn an_error_is_found_in_what_it_was_made_of() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("outer")
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let error = through(Outer(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+        assert!(error.find::<Outer>().is_some());
+        let io = error.find::<std::io::Error>().map(std::io::Error::kind);
+        assert_eq!(io, Some(std::io::ErrorKind::TimedOut));
+        assert!(error.find::<fmt::Error>().is_none());
+        let any = anyhow::Error::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        assert!(through(any.context("fetching")).find::<std::io::Error>().is_some());
+        let changed = error.with_class(ErrorClass::Terminal).with_wait(Duration::from_secs(1));
+        assert_eq!(
+            (changed.class(), changed.failure.retry_after),
+            (ErrorClass::Terminal, Some(1_000))
+        );
     }
 
     #[test]

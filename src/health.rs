@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
 use crate::error::StoreFault;
+use crate::events::{Event, Hub};
 
 /// What is known of a runtime's own state, shared by its actors.
 pub(crate) struct Health {
     pub(crate) clock: Arc<dyn Clock>,
+    events: Hub,
     restarts: AtomicU64,
     log_bytes: AtomicU64,
     state: Mutex<State>,
@@ -21,6 +23,8 @@ struct State {
     /// How often a person is needed, and what for the last time.
     unhooked: Option<(u64, String)>,
     last_restart: Option<String>,
+    /// Endings that nobody serves.
+    unserved: Vec<String>,
 }
 
 /// How a runtime is doing.
@@ -48,9 +52,9 @@ impl HealthReport {
 }
 
 impl Health {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, events: Hub) -> Self {
         let (restarts, log_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { clock, restarts, log_bytes, state: Mutex::default() }
+        Self { clock, events, restarts, log_bytes, state: Mutex::default() }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -62,6 +66,7 @@ impl Health {
         log::error!(actor:% = name, error:% = error; "a loop is restarted");
         self.state().last_restart = Some(format!("{name}: {error}"));
         self.restarts.fetch_add(1, Ordering::SeqCst);
+        self.events.send(Event::Restarted { name: name.to_owned(), error: error.to_owned() });
     }
 
     /// A loop is not restarted any more.
@@ -76,6 +81,17 @@ impl Health {
         let mut state = self.state();
         let before = state.unhooked.as_ref().map_or(0, |(count, _)| *count);
         state.unhooked = Some((before + 1, trouble.to_owned()));
+    }
+
+    /// Kinds of which jobs are owed an ending that no process has the hooks for, as the last pass
+    /// of the reaper saw them.
+    pub(crate) fn unserved(&self, kinds: &[(Arc<str>, i64)]) {
+        self.state().unserved = kinds
+            .iter()
+            .map(|(kind, jobs)| {
+                format!("jobs of kind {kind} owed an ending: {jobs}; no process has its hooks")
+            })
+            .collect();
     }
 
     /// The size of the write-ahead log.
@@ -108,6 +124,7 @@ impl Health {
         troubles.extend(state.unhooked.as_ref().map(|(count, last)| {
             format!("jobs that ended without their hook since the start: {count}; last, {last}")
         }));
+        troubles.extend(state.unserved.iter().cloned());
         HealthReport {
             troubles,
             restarts: self.restarts.load(Ordering::Relaxed),

@@ -13,18 +13,19 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::actors::store::{Attach, Checkpoint, Finish, Nudge, StoreActor, Submit};
 use crate::actors::supervise;
+use crate::after::After;
 use crate::clock::{self, Clock, Sleep, SystemClock};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result, StoreFault};
+use crate::events::{Event, Hub};
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::hooks::Hooks;
 use crate::job::JobId;
 use crate::record::JobRecord;
 use crate::scope::Scope;
 use crate::store::messages::{Envelope, Message, Scoped};
 use crate::store::questions::FindJob;
-use crate::store::txn::{AfterHook, Effects, FenceView, HookTable};
+use crate::store::txn::{Effects, FenceView, HookTable};
 use crate::store::{Claimer, Engine, Place, Readers, StoreSettings};
 
 /// Messages that may wait for the store at a time; callers beyond it wait with theirs.
@@ -72,6 +73,7 @@ pub(crate) struct Host {
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
     pub(crate) listening: Arc<Listening>,
+    pub(crate) events: Hub,
     /// The time limit of application code in a transaction, in milliseconds.
     pub(crate) code_limit: i64,
     /// The hooks that are in this process.
@@ -87,6 +89,9 @@ pub(crate) struct Listening {
     waiters: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
     /// Fires the signals of jobs whose cancel was asked for.
     on_cancel: Mutex<Option<OnCancel>>,
+    /// Runs hooks after their commit.
+    pub(crate) after: After,
+    events: Hub,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -109,9 +114,8 @@ impl Listening {
                 effects.cancelled.iter().for_each(|id| fire(id));
             }
         }
-        for (hooks, which, record) in effects.after {
-            run_after(&hooks, which, &record);
-        }
+        effects.after.into_iter().for_each(|call| self.after.run(call));
+        effects.events.into_iter().for_each(|event| self.events.send(Event::Job(event)));
     }
 
     /// Whom to tell of jobs whose cancel was asked for.
@@ -137,19 +141,6 @@ impl Listening {
                 waiters.remove(id);
             }
         }
-    }
-}
-
-fn run_after(hooks: &Hooks, which: AfterHook, record: &JobRecord) {
-    let hook = match which {
-        AfterHook::Transition => &hooks.after_transition,
-        AfterHook::Redrive => &hooks.after_redrive,
-    };
-    let Some(hook) = hook else { return };
-    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(record)));
-    if let Err(panic) = ran {
-        let error = crate::rules::text::of_panic(panic);
-        log::error!(job:% = record.id, error:% = error; "a hook after the commit panicked");
     }
 }
 
@@ -269,8 +260,9 @@ fn open(
     timers: tokio::runtime::Handle,
 ) -> Result<Arc<Host>> {
     let (sender, opened) = mpsc::channel();
-    let health = Arc::new(Health::new(config.clock.clone()));
-    let listening = Arc::new(Listening::default());
+    let events = config.store.events.clone();
+    let health = Arc::new(Health::new(config.clock.clone(), events.clone()));
+    let listening = Arc::new(Listening { events: events.clone(), ..Listening::default() });
     let (ours, hears, state) = (config.clone(), listening.clone(), health.clone());
     store.spawn_fn(move || {
         let engine =
@@ -306,6 +298,7 @@ fn open(
         path,
         inside,
         listening,
+        events,
         code_limit: config.store.code_limit,
         hooks: config.store.hooks,
         system,

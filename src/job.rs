@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
+use crate::handler::JobError;
 use crate::kind::Settings;
 use crate::new_job::NewJob;
 pub use crate::words::{Action, By, ErrorClass, Phase, Preset, State, Status, Verdict, Waiting};
@@ -48,6 +49,30 @@ pub trait Job: Serialize + DeserializeOwned + 'static {
     /// The kind's settings; [`Settings::new`] unless overridden.
     fn settings() -> Settings {
         Settings::new()
+    }
+
+    /// How an error of the kind's handler is to be treated; as the handler says unless overridden.
+    ///
+    /// ```
+    /// # use leasehold::{ErrorClass, Job, JobError};
+    /// # use std::io::ErrorKind;
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Import;
+    /// impl Job for Import {
+    ///     const KIND: &'static str = "import";
+    ///
+    ///     fn classify(error: JobError) -> JobError {
+    ///         match error.find::<std::io::Error>().map(std::io::Error::kind) {
+    ///             Some(ErrorKind::NotFound) => error.with_class(ErrorClass::Terminal),
+    ///             _ => error,
+    ///         }
+    ///     }
+    /// }
+    /// # let missing = JobError::from(std::io::Error::from(ErrorKind::NotFound));
+    /// # assert_eq!(Import::classify(missing).class(), ErrorClass::Terminal);
+    /// ```
+    #[must_use]
+    fn classify(error: JobError) -> JobError {
+        error
     }
 
     /// This payload as a job to enqueue, due at once.

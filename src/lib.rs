@@ -5,6 +5,7 @@
 //! [`Runtime`], [`Job`] and [`Ctx`]; [`testing::Lab`] runs the same with a frozen clock.
 
 mod actors;
+mod after;
 mod around;
 mod builder;
 mod bulk;
@@ -13,6 +14,7 @@ mod clock;
 mod context;
 mod entropy;
 mod error;
+mod events;
 mod facts;
 mod faults;
 mod filter;
@@ -51,6 +53,7 @@ pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use context::Ctx;
 pub use entropy::{Entropy, FixedEntropy, SystemEntropy};
 pub use error::{Error, FencedError, Refusal, Result, SaveError, StoreFault};
+pub use events::{Event, Events, JobEvent, What};
 pub use facts::Orphan;
 pub use filter::Filter;
 pub use handler::{JobError, JobOutput, JobResult, Outcome};

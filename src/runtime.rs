@@ -14,6 +14,7 @@ use crate::builder::{Builder, Parts};
 use crate::client::Client;
 use crate::clock;
 use crate::error::{Error, Result, StoreFault};
+use crate::events::Events;
 use crate::health::HealthReport;
 use crate::hooks::Tx;
 use crate::host::Host;
@@ -128,6 +129,12 @@ impl Runtime {
     /// As [`Client::enqueue`].
     pub fn enqueue_blocking(&self, job: impl Into<NewJob>) -> Result<Enqueued> {
         self.0.client.enqueue_blocking(job)
+    }
+
+    /// [`Client::events`].
+    #[must_use]
+    pub fn events(&self) -> Events {
+        self.0.client.events()
     }
 
     /// [`Client::transaction`].

@@ -222,6 +222,9 @@ impl Lab {
         let (mut still, mut known) = (true, Known::default());
         loop {
             let pass = session.host.store.ask(Reap(known.clone())).await;
+            if let Ok(pass) = &pass {
+                session.host.health.unserved(&pass.unserved);
+            }
             still &= pass.as_ref().is_ok_and(|pass| pass.report == ReapReport::default());
             known.unswept = pass.is_ok_and(|pass| pass.unswept);
             if !known.unswept {
@@ -232,6 +235,7 @@ impl Lab {
         session.look();
         // Answered in a batch that has claimed.
         let _counts = session.host.store.ask(CountAll).await;
+        session.host.listening.after.idle().await;
         still
     }
 

@@ -83,6 +83,7 @@ async fn reap(session: Arc<Session>) {
                     next_pass = clock.monotonic() + pause(&pass, clock.now());
                     unswept = pass.unswept;
                     next_bulk = pass.next_bulk;
+                    session.host.health.unserved(&pass.unserved);
                     forget_decided(probe, &pass);
                     session.host.store.see_to_log(false).await;
                     confirmed = memory.update(pass.doubtful, clock.monotonic());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rusqlite::params;
 
 use crate::error::{Error, StoreFault};
+use crate::events::What;
 use crate::facts::Facts;
 use crate::job::JobId;
 use crate::json::Json;
@@ -280,6 +281,7 @@ impl Txn<'_> {
     /// Writes the lease and reads what its holder needs.
     fn lease(&mut self, row: &Row, new: &Row, facts: Arc<Facts>) -> Result<Claimed> {
         self.write_row(row, new)?;
+        self.happened(What::Claimed, new, None);
         if let Some(rate) = facts.rate {
             let kind = self.cache.id(self.conn, &row.kind)?;
             let old = self.now.saturating_sub(rate.window);

@@ -40,6 +40,9 @@ pub(crate) trait Claimer: Send + Sync {
 
     /// What was taken, after the commit.
     fn deliver(&self, batch: Batch);
+
+    /// Nothing could be taken: the store is in trouble.
+    fn failed(&self);
 }
 
 /// The writing side of a database.
@@ -178,6 +181,9 @@ impl Engine {
             Err(Trouble::Message(fault)) if claimer.is_some() && !is_passing(&fault) => {
                 // The claim may be to blame: the message runs again without one.
                 log::error!(error:% = fault; "a batch was rolled back");
+                if let Some(claimer) = claimer {
+                    claimer.failed();
+                }
                 if batch.is_empty() {
                     return Outcome { effects: Effects::default(), fault: Some(fault) };
                 }
@@ -186,14 +192,24 @@ impl Engine {
             Err(Trouble::Unknown(fault, leases)) => {
                 self.unsure.extend(leases);
                 self.look_up_leases(claimer);
-                self.failed(batch, fault)
+                self.failed(batch, claimer, fault)
             }
-            Err(Trouble::Message(fault) | Trouble::Begin(fault)) => self.failed(batch, fault),
+            Err(Trouble::Message(fault) | Trouble::Begin(fault)) => {
+                self.failed(batch, claimer, fault)
+            }
         }
     }
 
-    fn failed(&mut self, batch: Vec<Box<dyn Pending>>, fault: StoreFault) -> Outcome {
+    fn failed(
+        &mut self,
+        batch: Vec<Box<dyn Pending>>,
+        claimer: Option<&dyn Claimer>,
+        fault: StoreFault,
+    ) -> Outcome {
         self.fence.trial.close();
+        if let Some(claimer) = claimer {
+            claimer.failed();
+        }
         for message in batch {
             answer(message, Err(fault.clone()));
         }
@@ -212,10 +228,7 @@ impl Engine {
         let mut all = Outcome::default();
         for message in batch {
             let one = self.run(vec![message], None);
-            all.effects.work |= one.effects.work;
-            all.effects.ended.extend(one.effects.ended);
-            all.effects.cancelled.extend(one.effects.cancelled);
-            all.effects.after.extend(one.effects.after);
+            all.effects.append(one.effects);
             all.fault = one.fault.filter(is_passing).or(all.fault);
         }
         all

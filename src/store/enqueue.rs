@@ -5,8 +5,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::error::{Error, Refusal, StoreFault};
+use crate::events::{JobEvent, What};
 use crate::facts::Facts;
-use crate::job::{By, JobId};
+use crate::job::{By, JobId, Status};
 use crate::new_job::{Enqueued, NewJob, Was};
 use crate::rules::row::Lane;
 use crate::scope::Scope;
@@ -195,6 +196,17 @@ impl Txn<'_> {
         self.insert_beside(job, key)?;
         self.note_lane(kind, queue)?;
         self.effects.work |= lane == Lane::Ready;
+        if self.settings.events.is_heard() {
+            self.effects.events.push(JobEvent {
+                what: What::Enqueued,
+                id: id.clone(),
+                kind: self.cache.name(self.conn, kind)?,
+                epoch: 0,
+                status: Status::Pending,
+                outcome: None,
+                at: self.now,
+            });
+        }
         Ok(())
     }
 

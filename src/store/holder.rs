@@ -4,6 +4,7 @@
 use rusqlite::params;
 
 use crate::error::{Error, Refusal, StoreFault};
+use crate::events::What;
 use crate::facts::Facts;
 use crate::hooks::Hooks;
 use crate::job::{Action, Status};
@@ -68,8 +69,10 @@ impl Txn<'_> {
         let row = match fence(row.as_ref(), &write.holder, how.action()) {
             Ok(row) => row.clone(),
             Err(refusal) => {
-                if row.is_some() {
+                if let Some(row) = &row {
                     self.note_refused(write, how, &refusal)?;
+                    let late = Row { epoch: write.holder.epoch, ..row.clone() };
+                    self.happened(What::Lost, &late, Some("lost"));
                 }
                 return Err(refusal.into());
             }

@@ -80,6 +80,7 @@ pub(crate) struct StoreSettings {
     /// A ballast file is kept beside the database.
     pub(crate) ballast: bool,
     pub(crate) hooks: txn::HookTable,
+    pub(crate) events: crate::events::Hub,
     /// The application's own sweeps, by name.
     pub(crate) sweeps: Vec<(std::sync::Arc<str>, txn::SweepCode)>,
 }
@@ -99,6 +100,7 @@ impl Default for StoreSettings {
             checkpoints: Checkpoints::Auto,
             ballast: true,
             hooks: txn::HookTable::new(),
+            events: crate::events::Hub::default(),
             sweeps: Vec::new(),
         }
     }

@@ -19,6 +19,8 @@ use super::txn::Txn;
 const BATCH: usize = 100;
 /// The least time between two runs of retention, in milliseconds.
 const RETENTION_EVERY: i64 = 60_000;
+/// How long an ending may be owed before nobody is thought to serve it, in milliseconds.
+const SERVED_WITHIN: i64 = 60_000;
 /// How long the record of operators' actions, and what operations on many jobs came to, are kept.
 const ACTIONS_KEPT: i64 = 365 * super::DAY;
 const BULKS_KEPT: i64 = 30 * super::DAY;
@@ -78,6 +80,8 @@ pub(crate) struct Pass {
     pub(crate) more: bool,
     /// Rows past retention are left.
     pub(crate) unswept: bool,
+    /// Kinds with jobs that are owed an ending which nobody serves, and how many.
+    pub(crate) unserved: Vec<(Arc<str>, i64)>,
     /// When a slice of an operation on many jobs is due.
     pub(crate) next_bulk: Option<i64>,
 }
@@ -106,6 +110,7 @@ impl Txn<'_> {
         pass.unswept = discarded >= BATCH || swept >= BATCH;
         self.conn.prepare_cached(sql::DROP_KEPT_KEYS)?.execute([self.now])?;
         pass.next_bulk = self.next_bulk()?;
+        pass.unserved = self.unserved()?;
         Ok(pass)
     }
 
@@ -133,6 +138,28 @@ impl Txn<'_> {
         owed.sort_by_key(|row| row.detail.hook_tried_at);
         owed.truncate(BATCH);
         Ok(owed)
+    }
+
+    /// Kinds without hooks here, with rows that have been owed an ending for so long that no other
+    /// process can have them either: it would have tried.
+    fn unserved(&mut self) -> Result<Vec<(Arc<str>, i64)>, StoreFault> {
+        let since = self.now.saturating_sub(SERVED_WITHIN);
+        let mut owed: Vec<(i64, i64)> = Vec::new();
+        {
+            let mut statement = self.conn.prepare_cached(sql::OWED_SINCE)?;
+            let mut rows = statement.query([since])?;
+            while let Some(row) = rows.next()? {
+                owed.push((row.get(0)?, row.get(1)?));
+            }
+        }
+        let mut unserved = Vec::new();
+        for (kind, jobs) in owed {
+            let kind = self.cache.name(self.conn, kind)?;
+            if !self.has_hooks(&kind) {
+                unserved.push((kind, jobs));
+            }
+        }
+        Ok(unserved)
     }
 
     /// Running rows whose lease is lost, and the end of the next lease.

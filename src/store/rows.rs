@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, Row as SqlRow, ToSql, params};
 use uuid::Uuid;
 
 use crate::error::StoreFault;
+use crate::events::JobEvent;
 use crate::job::{JobId, Status};
 use crate::rules::row::{Detail, Lane, Row, WriteMark};
 use crate::rules::{Change, History};
@@ -206,6 +207,10 @@ impl Txn<'_> {
             self.set_gate(&new.kind, gate)?;
         }
         self.effects.note(old, new, self.now);
+        if self.settings.events.is_heard() {
+            let event = JobEvent::of(old, new, change.history.as_ref(), self.now);
+            self.effects.events.extend(event);
+        }
         // A place is free, or the row whose turn it was will not take it.
         let left = old.status == Status::Running || !new.status.is_live();
         if left

@@ -199,6 +199,8 @@ statements! {
         INDEXED BY leasehold_running WHERE status = 1";
     OWED = "SELECT key FROM leasehold_job WHERE kind = ?1 AND owed_at IS NOT NULL \
         ORDER BY owed_at";
+    OWED_SINCE = "SELECT kind, count(*) FROM leasehold_job INDEXED BY leasehold_owed \
+        WHERE owed_at IS NOT NULL AND owed_at < ?1 GROUP BY kind";
     ENDED = "SELECT key, finished_at FROM leasehold_job WHERE kind = ?1 AND status = ?2 \
         AND finished_at IS NOT NULL AND finished_at < ?3 ORDER BY finished_at, key";
     /// The kind is missing where the job is not completed any more.

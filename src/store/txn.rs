@@ -12,6 +12,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use crate::clock::{Clock, SystemClock};
 use crate::entropy::Entropy;
 use crate::error::{Error, StoreFault};
+use crate::events::{JobEvent, What};
 use crate::hooks::{Enqueues, Hooks, Tx};
 use crate::job::{JobId, Status};
 use crate::new_job::{Enqueued, NewJob};
@@ -57,6 +58,8 @@ pub(crate) struct Effects {
     pub(crate) cancelled: Vec<JobId>,
     /// Hooks to run after the commit.
     pub(crate) after: Vec<(Hooks, AfterHook, JobRecord)>,
+    /// What happened, where anybody listens.
+    pub(crate) events: Vec<JobEvent>,
     /// Endings that landed without their hook, for a person to look at.
     pub(crate) unhooked: Vec<String>,
 }
@@ -85,19 +88,49 @@ impl Effects {
     }
 
     /// How much there is, so that a rollback can take off what came after.
-    fn mark(&self) -> (bool, usize, usize, usize) {
-        (self.work, self.ended.len(), self.cancelled.len(), self.after.len())
+    fn mark(&self) -> (bool, [usize; 5]) {
+        let Self { work, ended, cancelled, after, events, unhooked } = self;
+        let counts = [ended.len(), cancelled.len(), after.len(), events.len(), unhooked.len()];
+        (*work, counts)
     }
 
-    fn take_back(&mut self, mark: (bool, usize, usize, usize)) {
-        self.work = mark.0;
-        self.ended.truncate(mark.1);
-        self.cancelled.truncate(mark.2);
-        self.after.truncate(mark.3);
+    fn take_back(&mut self, (work, counts): (bool, [usize; 5])) {
+        self.work = work;
+        self.ended.truncate(counts[0]);
+        self.cancelled.truncate(counts[1]);
+        self.after.truncate(counts[2]);
+        self.events.truncate(counts[3]);
+        self.unhooked.truncate(counts[4]);
+    }
+
+    /// Adds what another transaction of the same batch has done.
+    pub(super) fn append(&mut self, other: Self) {
+        self.work |= other.work;
+        self.ended.extend(other.ended);
+        self.cancelled.extend(other.cancelled);
+        self.after.extend(other.after);
+        self.events.extend(other.events);
+        self.unhooked.extend(other.unhooked);
     }
 }
 
 impl Txn<'_> {
+    /// Notes that something happened to a job, where anybody listens.
+    pub(super) fn happened(&mut self, what: What, row: &Row, outcome: Option<&'static str>) {
+        if !self.settings.events.is_heard() {
+            return;
+        }
+        self.effects.events.push(JobEvent {
+            what,
+            id: row.id.clone(),
+            kind: row.kind.clone(),
+            epoch: row.epoch,
+            status: row.status,
+            outcome,
+            at: self.now,
+        });
+    }
+
     /// Runs `work` so that an error of it undoes what it wrote, and nothing else.
     pub(super) fn contained<R>(
         &mut self,

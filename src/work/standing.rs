@@ -8,6 +8,7 @@ use crate::store::claim::{Batch, Want};
 
 use super::run::Run;
 use super::session::Session;
+use super::stats::add;
 
 /// A session's claims: what the store asks it at the end of each batch.
 pub(crate) struct Standing(pub(crate) Arc<Session>);
@@ -41,5 +42,9 @@ impl Claimer for Standing {
 
     fn deliver(&self, batch: Batch) {
         self.0.take(batch);
+    }
+
+    fn failed(&self) {
+        add(&self.0.counters.claim_errors);
     }
 }

@@ -22,6 +22,8 @@ pub struct Stats {
     pub polls: u64,
     /// Looks for work because somebody said so.
     pub wakes: u64,
+    /// Commits with which a claim could not be made.
+    pub claim_errors: u64,
     /// Leases renewed.
     pub renewals: u64,
     /// Handlers that run, or wait for a thread.
@@ -39,6 +41,7 @@ pub(crate) struct Counters {
     pub(crate) yields: AtomicU64,
     pub(crate) polls: AtomicU64,
     pub(crate) wakes: AtomicU64,
+    pub(crate) claim_errors: AtomicU64,
     pub(crate) renewals: AtomicU64,
     /// Attempts settled since the stop began.
     pub(crate) settled: AtomicU64,
@@ -63,6 +66,7 @@ impl Counters {
             yields: get(&self.yields),
             polls: get(&self.polls),
             wakes: get(&self.wakes),
+            claim_errors: get(&self.claim_errors),
             renewals: get(&self.renewals),
             in_flight,
         }

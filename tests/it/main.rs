@@ -14,6 +14,7 @@ mod around;
 mod bulk;
 mod conformance;
 mod disk;
+mod events;
 mod example;
 mod facts;
 mod fenced;
