@@ -311,6 +311,40 @@ fn sql_in_another_place_is_seen() {
     assert_eq!(sql_outside(&File::new("src/client.rs", &good)), [""; 0]);
 }
 
+/// Public operations that take a `bool`: at the call nobody sees what it means.
+fn takes_bool(file: &File) -> Vec<String> {
+    let text = code(file.production());
+    let mut found = Vec::new();
+    for start in ["pub fn ", "pub async fn ", "pub const fn "] {
+        for (at, _) in text.match_indices(start) {
+            let rest = &text[at + start.len()..];
+            let signature = &rest[..rest.find(['{', ';']).unwrap_or(rest.len())];
+            let inputs = signature.rfind("->").map_or(signature, |at| &signature[..at]);
+            if inputs.contains(": bool") || inputs.contains(": Option<bool>") {
+                let name = inputs.split(['(', '<']).next().unwrap_or_default();
+                found.push(format!("{}: {name} takes a bool", file.path));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_public_operation_takes_a_bool() {
+    none(production().iter().flat_map(takes_bool));
+}
+
+#[test]
+fn a_bool_in_a_public_operation_is_seen() {
+    let bad = "pub async fn redrive(\n    &self,\n    force: bool,\n) -> bool { true }";
+    assert_eq!(
+        takes_bool(&File::new("src/client.rs", bad)),
+        ["src/client.rs: redrive takes a bool"]
+    );
+    let good = "pub fn is_well(&self) -> bool { true } pub(crate) fn f(x: bool) {}";
+    assert_eq!(takes_bool(&File::new("src/client.rs", good)), [""; 0]);
+}
+
 fn budget(file: &File) -> Option<String> {
     let lines = file.production().lines().count();
     let most = if file.inner() == "lib.rs" { LIB } else { FILE };
