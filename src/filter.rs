@@ -197,6 +197,11 @@ impl Filter {
         *self == Self::default()
     }
 
+    /// Its ids, none where it says nothing of them.
+    pub(crate) fn ids(&self) -> &[JobId] {
+        &self.id
+    }
+
     /// Its kinds, none where it says nothing of them.
     pub(crate) fn kinds(&self) -> &[String] {
         &self.kind

@@ -232,6 +232,7 @@ impl Settings {
     }
 
     /// A job that has completed goes with the next pass of the reaper, a second later at most.
+    /// Whoever waits for it in this process hears of its end; in another it may be gone by then.
     pub fn delete_on_success(mut self) -> Self {
         self.facts.delete_on_success = true;
         self

@@ -90,6 +90,9 @@ impl Txn<'_> {
     /// The next places of a list, before its filter, by the narrowest index that has its order;
     /// and whether these are all that are left.
     fn places(&mut self, filter: &Filter, scan: Scan) -> Result<(Vec<Position>, bool)> {
+        if !filter.ids().is_empty() {
+            return self.named_places(filter, scan);
+        }
         let statuses = filter.statuses();
         let down = match scan.order {
             Order::EndedNewest | Order::EndedOldest => return self.ended_places(filter, scan),
@@ -131,6 +134,36 @@ impl Txn<'_> {
             let statement = either(sql::NEWEST, sql::OLDEST);
             take(&mut self.conn.prepare_cached(statement)?.query([after])?)
         }?;
+        Ok((places, whole))
+    }
+
+    /// Jobs that the filter names, put in order.
+    fn named_places(&mut self, filter: &Filter, scan: Scan) -> Result<(Vec<Position>, bool)> {
+        let by_end = matches!(scan.order, Order::EndedNewest | Order::EndedOldest);
+        let down = matches!(scan.order, Order::EndedNewest | Order::Newest);
+        let mut places = Vec::new();
+        for id in filter.ids() {
+            let Some(key) = self.find(id)? else { continue };
+            let Some(row) = self.load(key)? else { continue };
+            match row.finished_at {
+                Some(at) if by_end => places.push(Position { at, key }),
+                None if by_end => {}
+                _ => places.push(Position { at: 0, key }),
+            }
+        }
+        places.sort_unstable_by_key(|place| (place.at, place.key));
+        places.dedup();
+        if let Some(after) = scan.after.map(|place| (place.at, place.key)) {
+            places.retain(|place| {
+                let place = (place.at, place.key);
+                if down { place < after } else { place > after }
+            });
+        }
+        if down {
+            places.reverse();
+        }
+        let whole = places.len() <= scan.look_at;
+        places.truncate(scan.look_at);
         Ok((places, whole))
     }
 

@@ -273,6 +273,29 @@ async fn running_jobs_are_found_among_many_others() {
 }
 
 #[tokio::test]
+async fn jobs_that_are_named_are_found_at_once_in_every_order() {
+    let bench = bench().await;
+    let client = &bench.client;
+    client.enqueue_many((0..6_000).map(|n| raw("mail").id(n.to_string()))).await.unwrap();
+    for id in ["5999", "3", "17"] {
+        bench.clock.advance(1);
+        client.cancel(id, Operator::named("ann")).await.unwrap();
+    }
+    let named = ["17", "3", "0", "5999", "17", "none"];
+    let filter = named.iter().fold(Filter::new(), |filter, id| filter.id((*id).into()));
+    for (order, expected) in [
+        (Order::Newest, vec!["5999", "17", "3", "0"]),
+        (Order::Oldest, vec!["0", "3", "17", "5999"]),
+        (Order::EndedNewest, vec!["17", "3", "5999"]),
+        (Order::EndedOldest, vec!["5999", "3", "17"]),
+    ] {
+        assert_eq!(ids(client, filter.clone(), order).await, expected, "{order}");
+        let page = client.list(&filter, Paging::first(order, 10)).await.unwrap();
+        assert_eq!((page.jobs.len(), page.next), (expected.len(), None), "{order}: on one page");
+    }
+}
+
+#[tokio::test]
 async fn a_page_looks_at_so_many_jobs_and_the_next_goes_on() {
     let bench = bench().await;
     let client = &bench.client;

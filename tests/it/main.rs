@@ -31,3 +31,4 @@ mod stopping;
 mod support;
 mod threads;
 mod tidy;
+mod upgrade;
