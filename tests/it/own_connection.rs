@@ -115,6 +115,11 @@ async fn a_transaction_that_has_not_begun_to_write_waits_for_the_lock_and_then_w
     let mut shop = Shop::open().await;
     let other = Connection::open(&shop.path).unwrap();
     other.execute_batch(&format!("BEGIN IMMEDIATE; {ORDER}")).unwrap();
+    shop.app.busy_timeout(Duration::ZERO).unwrap();
+    let tx = shop.app.unchecked_transaction().unwrap();
+    let busy = shop.client.enqueue_in(&tx, job()).unwrap_err();
+    assert!(matches!(busy, Error::Store(StoreFault::Busy)), "{busy}");
+    drop(tx);
     // Called while another has the lock; answers whether to go on waiting.
     shop.app
         .busy_handler(Some(|_| {
