@@ -61,6 +61,7 @@ impl Txn<'_> {
     fn enqueue_as_given(&mut self, job: &NewJob, minted: &JobId) -> Result<Enqueued, Error> {
         let sizes = self.sizes()?;
         validate::new_job(job, sizes)?;
+        self.run_at(job)?;
         if let Some(reason) = &job.reason {
             self.known_reason(reason)?;
         }

@@ -23,6 +23,7 @@ mod leases;
 mod model;
 mod own_connection;
 mod panics;
+mod plain_sql;
 mod process;
 mod running;
 mod stopping;
