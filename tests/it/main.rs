@@ -24,6 +24,7 @@ mod model;
 mod own_connection;
 mod panics;
 mod plain_sql;
+mod plain_statements;
 mod process;
 mod running;
 mod stopping;

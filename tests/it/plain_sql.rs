@@ -1,14 +1,11 @@
 //! Enqueuing by plain SQL: the view does what the library does, row for row and rule for rule.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold::rusqlite::types::Value;
 use leasehold::rusqlite::{self, Connection, params_from_iter};
 use leasehold::testing::{Bench, BenchSettings};
 use leasehold::{Client, Enqueued, Error, Json, NewJob, Refusal, Settings, Was};
-
-use crate::support::Bystander;
 
 const NOW: i64 = 1_000_000;
 const UUID: &str = "0190f5b2-7c1e-7abc-8def-0123456789ab";
