@@ -11,7 +11,7 @@ use crate::rules::reap::{Judge, finish, reap};
 use crate::rules::row::Row;
 
 use super::holder::hook_failed;
-use super::rows::status_code;
+use super::rows::{read_text, status_code};
 use super::statements as sql;
 use super::txn::Txn;
 
@@ -215,8 +215,9 @@ impl Txn<'_> {
             let next: Option<String> = self
                 .conn
                 .prepare_cached(sql::NEXT_HELD_KEY)?
-                .query_row([&self.cache.held_key], |row| row.get(0))
-                .optional()?;
+                .query_row([&self.cache.held_key], |row| read_text(row, 0))
+                .optional()?
+                .flatten();
             let last = next.is_none();
             if let Some(key) = &next {
                 self.free_held(key)?;

@@ -17,6 +17,7 @@ mod example;
 mod facts;
 mod fenced;
 mod files;
+mod hostile_rows;
 mod hosts;
 mod import;
 mod leases;

@@ -178,6 +178,10 @@ fn good() -> Vec<Vec<Column>> {
         vec![text("id", format!("{UUID}0"))],
         vec![text("id", UUID.replace('a', "g"))],
         vec![text("id", "ключ 🔑 'quoted' \"twice\" %_*?[")],
+        vec![text(
+            "id",
+            "é🔑\u{80}\u{7ff}\u{800}\u{fffd}\u{fffe}\u{ffff}\u{10000}\u{10ffff}\u{1}\n",
+        )],
         vec![text("id", long.clone())],
         vec![text("payload", "null")],
         vec![text("payload", " { \"b\" : 1, \"a\":18446744073709551615, \"a\":1e400 } ")],

@@ -133,6 +133,14 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
     WHERE NOT ifnull(NEW.id IS NULL OR (typeof(NEW.id) = 'text' AND instr(NEW.id, char(0)) = 0
       AND length(CAST(NEW.id AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
+  -- By its id a job is asked for, so it must be a text that can be said: each character of it,
+  -- read and written again, is as it was. The two that are read as another are named.
+  SELECT RAISE(ABORT, 'leasehold: id must be UTF-8')
+    WHERE NEW.id GLOB '*[^ -~]*' AND EXISTS (WITH RECURSIVE place (i) AS (
+      SELECT 1 UNION ALL SELECT i + 1 FROM place WHERE i < length(NEW.id))
+      SELECT 1 FROM place, (SELECT x'efbfbe' AS one, x'efbfbf' AS other)
+      WHERE CAST(substr(NEW.id, i, 1) AS BLOB) NOT IN
+        (CAST(char(unicode(substr(NEW.id, i, 1))) AS BLOB), one, other));
   SELECT RAISE(ABORT, 'leasehold: idempotency_key must be text of 1 to max_key bytes (512) without NUL')
     WHERE NOT ifnull(NEW.idempotency_key IS NULL OR (typeof(NEW.idempotency_key) = 'text' AND instr(NEW.idempotency_key, char(0)) = 0
       AND length(CAST(NEW.idempotency_key AS BLOB)) BETWEEN 1 AND
