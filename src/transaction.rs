@@ -163,7 +163,9 @@ impl Client {
         let canonical = |path: &std::path::Path| path.canonicalize().ok();
         let theirs = tx.path().filter(|path| !path.is_empty()).map(std::path::Path::new);
         let same = match (&self.host.path, theirs) {
-            (Some(ours), Some(theirs)) => canonical(ours) == canonical(theirs),
+            (Some(ours), Some(theirs)) => {
+                canonical(ours).is_some_and(|ours| canonical(theirs) == Some(ours))
+            }
             _ => false,
         };
         if same {

@@ -5,7 +5,7 @@ use crate::facts::{Backoff, DeferFacts, RetryFacts, Strategy};
 /// `min(cap, base * 2^(n-1))`, stopping at the cap.
 fn doubled(base: i64, cap: i64, n: i64) -> i64 {
     let mut delay = base.min(cap);
-    let mut left = n - 1;
+    let mut left = n.saturating_sub(1);
     while left > 0 && delay < cap && delay > 0 {
         delay = delay.saturating_mul(2).min(cap);
         left -= 1;

@@ -46,8 +46,8 @@ pub(crate) fn meet(row: &Row, facts: &Facts, by: Claimant, now: i64) -> Met {
     let mut new = row.clone();
     new.status = Status::Running;
     new.token = Some(by.token);
-    new.epoch += 1;
-    new.attempts += 1;
+    new.epoch = new.epoch.saturating_add(1);
+    new.attempts = new.attempts.saturating_add(1);
     new.owner = Some(by.owner);
     new.lease_until = Some(now.saturating_add(facts.lease));
     new.heartbeat_at = Some(now);

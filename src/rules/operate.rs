@@ -101,11 +101,11 @@ pub(crate) fn redrive(
     }
     let mut new = row.clone();
     new.wait(now, now);
-    new.epoch += 1;
+    new.epoch = new.epoch.saturating_add(1);
     new.finished_at = None;
     new.settled_epoch = None;
     let detail = &mut new.detail;
-    detail.redrives += 1;
+    detail.redrives = detail.redrives.saturating_add(1);
     detail.verdict = None;
     detail.error_class = None;
     detail.error_code = None;
@@ -129,8 +129,8 @@ pub(crate) fn redrive(
     }
     let mut change = Change::to(new);
     if how.preset == Preset::Restart {
-        change.row.seq += 1;
-        change.row.commits += 1;
+        change.row.seq = change.row.seq.saturating_add(1);
+        change.row.commits = change.row.commits.saturating_add(1);
         change.row.detail.progress_done = None;
         change.row.detail.progress_total = None;
         change.drop_checkpoints = true;

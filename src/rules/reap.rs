@@ -35,7 +35,7 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
     let mut new = row.clone();
     if row.ahead {
         new.give_back();
-        new.epoch += 1;
+        new.epoch = new.epoch.saturating_add(1);
         new.wait(now, now);
         return Change::to(new).noting("lost", Some("its holder was lost before it started"));
     }
@@ -54,7 +54,7 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
     if row.stalls >= facts.max_stalls {
         let error = format!(
             "lost {} holders in a row without saving anything; the limit is {}",
-            row.stalls + 1,
+            row.stalls.saturating_add(1),
             facts.max_stalls
         );
         new.detail.last_error = Some(error.clone());
@@ -62,9 +62,9 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
         return Change::to(new).noting("lost", Some(&error));
     }
     let wait = backoff::orphan(&facts.orphan_backoff, row.stalls);
-    new.stalls += i64::from(!row.committed());
-    new.detail.redrives += 1;
-    new.epoch += 1;
+    new.stalls = new.stalls.saturating_add(i64::from(!row.committed()));
+    new.detail.redrives = new.detail.redrives.saturating_add(1);
+    new.epoch = new.epoch.saturating_add(1);
     new.wait(now.saturating_add(wait), now);
     Change::to(new).noting("lost", Some("its holder was lost"))
 }

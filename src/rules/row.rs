@@ -162,7 +162,7 @@ impl Row {
 
     /// The attempt costs nothing.
     pub(super) fn give_back(&mut self) {
-        self.attempts = (self.attempts - 1).max(0);
+        self.attempts = self.attempts.saturating_sub(1).max(0);
     }
 
     /// To an end.

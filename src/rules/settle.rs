@@ -132,8 +132,8 @@ fn decide(
         Settle::Fail(failure) => fail(new, facts, failure, now, draw),
         Settle::Yield => hand_back(new, facts, now),
         Settle::Interrupt => {
-            new.seq += 1;
-            new.detail.interruptions += 1;
+            new.seq = new.seq.saturating_add(1);
+            new.detail.interruptions = new.detail.interruptions.saturating_add(1);
             new.give_back();
             new.wait(now, now);
             Change::to(new).noting("interrupted", None)
@@ -191,7 +191,7 @@ fn fail(
             "failed"
         }
         ErrorClass::RateLimited => {
-            new.detail.rate_limit_hits += 1;
+            new.detail.rate_limit_hits = new.detail.rate_limit_hits.saturating_add(1);
             new.detail.rate_limited_at = Some(now);
             let hits = new.detail.rate_limit_hits;
             if hits > facts.defer.max_hits {
@@ -223,10 +223,10 @@ fn fail(
 
 fn hand_back(mut new: Row, facts: &Facts, now: i64) -> Change {
     let committed = new.committed();
-    new.seq += 1;
+    new.seq = new.seq.saturating_add(1);
     new.give_back();
     if !committed {
-        new.stalls += 1;
+        new.stalls = new.stalls.saturating_add(1);
     }
     if !committed && new.stalls >= facts.max_stalls {
         let error = format!(
@@ -260,7 +260,8 @@ pub(crate) fn hook_refused(
     draw: &mut dyn FnMut() -> f64,
 ) -> Change {
     let mut failed = row.clone();
-    failed.detail.hook_failures += i64::from(refusal.asked);
+    failed.detail.hook_failures =
+        failed.detail.hook_failures.saturating_add(i64::from(refusal.asked));
     failed.detail.hook_tried_at = Some(now);
     let error = refusal.error;
     let base = if intended.status == Status::Completed {
@@ -293,7 +294,7 @@ fn base_is_cancel(intended: &Row) -> bool {
 
 /// Whether the next failure of a hook is the last that is waited for.
 pub(crate) const fn hooks_spent(row: &Row) -> bool {
-    row.detail.hook_failures + 1 >= MAX_HOOK_FAILURES
+    row.detail.hook_failures.saturating_add(1) >= MAX_HOOK_FAILURES
 }
 
 /// A checkpoint or step saved: durable progress.
@@ -304,7 +305,7 @@ pub(crate) fn commit(row: &Row, facts: &Facts, own_checkpoint: bool, now: i64) -
     new.detail.rate_limit_hits = 0;
     new.last_committed_at = Some(now);
     new.commit_epoch = new.epoch;
-    new.commits += i64::from(own_checkpoint);
+    new.commits = new.commits.saturating_add(i64::from(own_checkpoint));
     new
 }
 
@@ -324,7 +325,9 @@ pub(crate) fn touch(row: &Row, facts: &Facts, now: i64) -> Row {
 /// that a step of the wall clock alone takes no lease away.
 pub(crate) fn renew(row: &Row, facts: &Facts, trusted: bool, now: i64) -> Result<i64, Refusal> {
     match row.lease_until {
-        Some(until) if until <= now && !trusted => Err(Refusal::Expired { by_ms: now - until }),
+        Some(until) if until <= now && !trusted => {
+            Err(Refusal::Expired { by_ms: now.saturating_sub(until) })
+        }
         _ => Ok(now.saturating_add(facts.lease)),
     }
 }

@@ -12,6 +12,7 @@ use crate::error::StoreFault;
 use crate::facts::Facts;
 use crate::validate::Sizes;
 
+use super::rows::read_text;
 use super::statements as sql;
 
 type Result<T> = std::result::Result<T, StoreFault>;
@@ -78,8 +79,10 @@ impl Cache {
         if let Some(name) = self.names.get(&id) {
             return Ok(name.clone());
         }
-        let name: String = conn.prepare_cached(sql::NAME_OF)?.query_row([id], |row| row.get(0))?;
-        Ok(self.remember(name.into(), id))
+        let mut statement = conn.prepare_cached(sql::NAME_OF)?;
+        let name = statement.query_row([id], |row| read_text(row, 0)).optional()?.flatten();
+        // A row of plain SQL may name what is not there; it is seen, and others are not held up.
+        Ok(self.remember(name.unwrap_or_else(|| format!("?{id}")).into(), id))
     }
 
     /// The number of a name that may be new.

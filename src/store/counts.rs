@@ -8,7 +8,7 @@ use crate::job::{Phase, Status};
 use crate::record::{Counts, Totals};
 use crate::scope::Scope;
 
-use super::rows::read_status;
+use super::rows::{read_status, read_text};
 use super::statements as sql;
 use super::txn::Txn;
 
@@ -36,7 +36,7 @@ impl Txn<'_> {
         let mut statement = self.conn.prepare_cached(sql::COUNT_PENDING)?;
         let mut rows = statement.query([self.now])?;
         while let Some(row) = rows.next()? {
-            let kind: String = row.get(0)?;
+            let kind = read_text(row, 0)?.unwrap_or_default();
             for (column, phase) in [(1, Phase::Scheduled), (2, Phase::Retrying), (3, Phase::Ready)]
             {
                 counts.add(&kind, phase, row.get(column)?);
@@ -65,7 +65,8 @@ impl Txn<'_> {
         let mut statement = self.conn.prepare_cached(sql::COUNT_SCOPED)?;
         let mut rows = statement.query(params![self.now, scope.tenant, scope.organization])?;
         while let Some(row) = rows.next()? {
-            let (kind, number, n): (String, u8, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let kind = read_text(row, 0)?.unwrap_or_default();
+            let (number, n): (u8, i64) = (row.get(1)?, row.get(2)?);
             if let Some(phase) = PHASES.get(usize::from(number)) {
                 counts.add(&kind, *phase, n);
             }

@@ -28,9 +28,12 @@ pub(crate) fn enqueue_in(
     scope: Option<&Scope>,
     (job, minted): (&NewJob, &JobId),
 ) -> Result<Enqueued, Error> {
-    known_schema(conn)?;
     // Before anything is read, so that a transaction which has not begun to write can.
-    conn.prepare_cached(sql::TAKE_LOCK)?.execute([])?;
+    let locked = conn.prepare_cached(sql::TAKE_LOCK).and_then(|mut lock| lock.execute([]));
+    match locked.map_err(StoreFault::from) {
+        Err(StoreFault::Busy) => return Err(StoreFault::Busy.into()),
+        locked => known_schema(conn).and(locked)?,
+    };
     let (settings, fence) = (StoreSettings::default(), AppFence::new(0));
     let mut txn = Txn {
         conn,
@@ -59,6 +62,7 @@ impl Txn<'_> {
     fn enqueue_as_given(&mut self, job: &NewJob, minted: &JobId) -> Result<Enqueued, Error> {
         let sizes = self.sizes()?;
         validate::new_job(job, sizes)?;
+        self.run_at(job)?;
         if let Some(reason) = &job.reason {
             self.known_reason(reason)?;
         }

@@ -17,6 +17,7 @@ use crate::validate;
 
 use super::messages::Code;
 use super::operator::is_application;
+use super::rows::read_text;
 use super::statements as sql;
 use super::txn::{AfterHook, Txn};
 
@@ -130,7 +131,7 @@ impl Txn<'_> {
         };
         if hooks_spent(row) && change.row.status != Status::Completed {
             let mut last = change.clone();
-            last.row.detail.hook_failures += 1;
+            last.row.detail.hook_failures = last.row.detail.hook_failures.saturating_add(1);
             last.row.detail.hook_tried_at = Some(self.now);
             if last.row.status == Status::Failed {
                 last.row.detail.parked_at = Some(self.now);
@@ -320,9 +321,9 @@ impl Txn<'_> {
     ) -> Result<Option<Json>, StoreFault> {
         use rusqlite::OptionalExtension;
         let mut statement = self.conn.prepare_cached(sql::CHECKPOINT)?;
-        let text: Option<String> =
-            statement.query_row(params![job, key, epoch], |row| row.get(0)).optional()?;
-        Ok(text.map(Json::stored))
+        let text =
+            statement.query_row(params![job, key, epoch], |row| read_text(row, 0)).optional()?;
+        Ok(text.flatten().map(Json::stored))
     }
 
     /// All saved values as an attempt of `epoch` sees them.
@@ -335,7 +336,8 @@ impl Txn<'_> {
         let mut rows = statement.query([job, epoch])?;
         let mut values = Vec::new();
         while let Some(row) = rows.next()? {
-            values.push((row.get(0)?, Json::stored(row.get(1)?)));
+            let text = |column| Ok::<_, StoreFault>(read_text(row, column)?.unwrap_or_default());
+            values.push((text(0)?, Json::stored(text(1)?)));
         }
         Ok(values)
     }

@@ -9,7 +9,7 @@ use crate::job::{JobId, Status};
 use crate::list::{JobSummary, Order, Page, Paging, Position};
 use crate::rules::row::Row;
 
-use super::rows::{read_hot, status_code, word};
+use super::rows::{read_hot, read_text, status_code, word};
 use super::statements as sql;
 use super::txn::Txn;
 
@@ -262,7 +262,7 @@ impl Txn<'_> {
 fn summary(row: &Row, columns: &SqlRow<'_>, now: i64) -> Result<JobSummary> {
     // After the columns of `hot!`.
     const FIRST: usize = 29;
-    let text = |n: usize| columns.get::<_, Option<String>>(FIRST + n);
+    let text = |n: usize| read_text(columns, FIRST + n);
     let parked_at: Option<i64> = columns.get(FIRST + 18)?;
     let mut shown = row.clone();
     shown.detail.parked_at = parked_at;

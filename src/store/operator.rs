@@ -131,7 +131,7 @@ impl Txn<'_> {
                 return Err(error);
             }
             let mut failed = row.clone();
-            failed.detail.hook_failures += 1;
+            failed.detail.hook_failures = failed.detail.hook_failures.saturating_add(1);
             failed.updated_at = row.updated_at;
             self.write_row(&row, &failed)?;
             let error = match error {

@@ -11,7 +11,7 @@ use crate::rules::reap::{Judge, finish, reap};
 use crate::rules::row::Row;
 
 use super::holder::hook_failed;
-use super::rows::status_code;
+use super::rows::{read_text, status_code};
 use super::statements as sql;
 use super::txn::Txn;
 
@@ -155,7 +155,7 @@ impl Txn<'_> {
         let mut unserved = Vec::new();
         for (kind, jobs) in owed {
             let kind = self.cache.name(self.conn, kind)?;
-            if !self.has_hooks(&kind) {
+            if !self.has_hooks(&kind) && self.facts_by_name(&kind)?.hooks {
                 unserved.push((kind, jobs));
             }
         }
@@ -248,8 +248,9 @@ impl Txn<'_> {
             let next: Option<String> = self
                 .conn
                 .prepare_cached(sql::NEXT_HELD_KEY)?
-                .query_row([&self.cache.held_key], |row| row.get(0))
-                .optional()?;
+                .query_row([&self.cache.held_key], |row| read_text(row, 0))
+                .optional()?
+                .flatten();
             let last = next.is_none();
             if let Some(key) = &next {
                 self.free_held(key)?;

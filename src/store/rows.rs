@@ -35,7 +35,24 @@ pub(super) fn read_id(row: &SqlRow<'_>, column: usize) -> Result<JobId> {
             Ok(uuid) => Ok(JobId::minted(uuid)),
             Err(error) => Err(StoreFault::Corrupt(format!("a job's id: {error}"))),
         },
-        other => Ok(JobId::new(other.as_str().map_err(rusqlite::Error::from)?)),
+        other => Ok(JobId::new(&shown(other).unwrap_or_default())),
+    }
+}
+
+/// A text as it can be read: `SQLite` does not see to it that a text is UTF-8, and a row that
+/// plain SQL has written must not keep others from being read.
+pub(super) fn read_text(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<Option<String>> {
+    Ok(shown(row.get_ref(column)?))
+}
+
+fn shown(value: ValueRef<'_>) -> Option<String> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string()),
+        ValueRef::Real(number) => Some(number.to_string()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
     }
 }
 
@@ -107,9 +124,12 @@ pub(super) fn read_hot(row: &SqlRow<'_>) -> Result<Raw> {
             last_committed_at: row.get(21)?,
             commit_epoch: row.get(22)?,
             commits: row.get(23)?,
-            last_write: WriteMark { holder: row.get(24)?, number: row.get(25)? },
+            last_write: WriteMark {
+                holder: row.get(24)?,
+                number: u32::try_from(row.get::<_, i64>(25)?).unwrap_or(u32::MAX),
+            },
             ahead: row.get(26)?,
-            limit_key: row.get(27)?,
+            limit_key: read_text(row, 27)?,
             detail: Detail::default(),
         },
     })
@@ -168,10 +188,10 @@ impl Txn<'_> {
         Ok(Detail {
             verdict: word(row.get(0)?, crate::job::Verdict::parse)?,
             error_class: word(row.get(1)?, crate::job::ErrorClass::parse)?,
-            error_code: row.get(2)?,
-            last_error: row.get(3)?,
+            error_code: read_text(row, 2)?,
+            last_error: read_text(row, 3)?,
             cancel_requested_at: row.get(4)?,
-            cancel_requested_by: row.get(5)?,
+            cancel_requested_by: read_text(row, 5)?,
             parked_at: row.get(6)?,
             hooked_at: row.get(7)?,
             hook_failures: row.get(8)?,

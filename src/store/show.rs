@@ -7,6 +7,7 @@ use crate::job::JobId;
 use crate::json::Json;
 use crate::record::{Attempt, JobRecord};
 
+use super::rows::read_text;
 use super::statements as sql;
 use super::txn::Txn;
 
@@ -26,21 +27,21 @@ impl Txn<'_> {
             id: row.id,
             kind: row.kind,
             queue: row.queue,
-            tenant: columns.get(4)?,
-            organization: columns.get(5)?,
-            reason: columns.get(6)?,
-            subject_type: columns.get(7)?,
-            subject_id: columns.get(8)?,
-            meta: columns.get::<_, Option<String>>(9)?.map(Json::stored),
-            trace_context: columns.get(10)?,
-            copy_of: columns.get::<_, Option<String>>(11)?.map(JobId::from),
+            tenant: read_text(columns, 4)?,
+            organization: read_text(columns, 5)?,
+            reason: read_text(columns, 6)?,
+            subject_type: read_text(columns, 7)?,
+            subject_id: read_text(columns, 8)?,
+            meta: read_text(columns, 9)?.map(Json::stored),
+            trace_context: read_text(columns, 10)?,
+            copy_of: read_text(columns, 11)?.map(JobId::from),
             payload,
             result,
             progress_done: detail.progress_done,
             progress_total: detail.progress_total,
-            idempotency_key: columns.get(1)?,
-            dedup_key: columns.get(2)?,
-            lock_key: columns.get(3)?,
+            idempotency_key: read_text(columns, 1)?,
+            dedup_key: read_text(columns, 2)?,
+            lock_key: read_text(columns, 3)?,
             limit_key: row.limit_key,
             status: row.status,
             phase,
@@ -79,8 +80,8 @@ impl Txn<'_> {
     /// The text of a side table.
     pub(super) fn text(&mut self, statement: &str, key: i64) -> Result<Option<Json>> {
         let mut statement = self.conn.prepare_cached(statement)?;
-        let text: Option<String> = statement.query_row([key], |row| row.get(0)).optional()?;
-        Ok(text.map(Json::stored))
+        let text = statement.query_row([key], |row| read_text(row, 0)).optional()?;
+        Ok(text.flatten().map(Json::stored))
     }
 
     /// A job's history, oldest first.
@@ -91,11 +92,11 @@ impl Txn<'_> {
         while let Some(row) = rows.next()? {
             attempts.push(Attempt {
                 epoch: row.get(0)?,
-                owner: row.get::<_, Option<String>>(1)?.map(Into::into),
+                owner: read_text(row, 1)?.map(Into::into),
                 claimed_at: row.get(2)?,
                 ended_at: row.get(3)?,
-                outcome: row.get(4)?,
-                error: row.get(5)?,
+                outcome: read_text(row, 4)?.unwrap_or_default(),
+                error: read_text(row, 5)?,
             });
         }
         Ok(attempts)

@@ -113,6 +113,7 @@ WHERE 0;
 CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
   SELECT RAISE(ABORT, 'leasehold: kind must be 1 to 100 of a-z 0-9 _ . -, the first a letter or digit')
     WHERE NOT ifnull(typeof(NEW.kind) = 'text' AND length(NEW.kind) BETWEEN 1 AND 100
+      AND instr(NEW.kind, char(0)) = 0
       AND NEW.kind GLOB '[a-z0-9]*' AND NEW.kind NOT GLOB '*[^a-z0-9_.-]*', 0);
   SELECT RAISE(ABORT, 'leasehold: payload must be JSON text')
     WHERE NOT ifnull(NEW.payload IS NULL OR (typeof(NEW.payload) = 'text' AND json_valid(NEW.payload)
@@ -140,6 +141,14 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
     WHERE NOT ifnull(NEW.id IS NULL OR (typeof(NEW.id) = 'text' AND instr(NEW.id, char(0)) = 0
       AND length(CAST(NEW.id AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
+  -- By its id a job is asked for, so it must be a text that can be said: each character of it,
+  -- read and written again, is as it was. The two that are read as another are named.
+  SELECT RAISE(ABORT, 'leasehold: id must be UTF-8')
+    WHERE NEW.id GLOB '*[^ -~]*' AND EXISTS (WITH RECURSIVE place (i) AS (
+      SELECT 1 UNION ALL SELECT i + 1 FROM place WHERE i < length(NEW.id))
+      SELECT 1 FROM place, (SELECT x'efbfbe' AS one, x'efbfbf' AS other)
+      WHERE CAST(substr(NEW.id, i, 1) AS BLOB) NOT IN
+        (CAST(char(unicode(substr(NEW.id, i, 1))) AS BLOB), one, other));
   SELECT RAISE(ABORT, 'leasehold: idempotency_key must be text of 1 to max_key bytes (512) without NUL')
     WHERE NOT ifnull(NEW.idempotency_key IS NULL OR (typeof(NEW.idempotency_key) = 'text' AND instr(NEW.idempotency_key, char(0)) = 0
       AND length(CAST(NEW.idempotency_key AS BLOB)) BETWEEN 1 AND
@@ -237,27 +246,28 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
     FROM leasehold_bytes b, (SELECT ifnull(NEW.created_at, CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)) AS now) t;
   SELECT RAISE(ABORT, 'leasehold: delay must end before the year 2200')
     WHERE NEW.delay IS NOT NULL AND (SELECT now FROM leasehold_new) + NEW.delay >= 7258118400000;
-  -- The keys, in their order.
-  SELECT RAISE(IGNORE) WHERE EXISTS (SELECT 1 FROM leasehold_job
-    WHERE id = (SELECT id FROM leasehold_new));
-  SELECT RAISE(IGNORE) WHERE EXISTS (SELECT 1 FROM leasehold_job
-    WHERE idempotency_key = NEW.idempotency_key
-      AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x''));
-  SELECT RAISE(IGNORE) WHERE EXISTS (SELECT 1 FROM leasehold_kept_keys
-    WHERE sort = 'idempotency_key' AND key = NEW.idempotency_key
-      AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x'')
-      AND until > (SELECT now FROM leasehold_new));
-  SELECT RAISE(IGNORE) WHERE EXISTS (SELECT 1 FROM leasehold_job
-    WHERE dedup_key = NEW.dedup_key AND finished_at IS NULL
-      AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x''));
-  SELECT RAISE(IGNORE) WHERE EXISTS (SELECT 1 FROM leasehold_kept_keys
-    WHERE sort = 'dedup_key' AND key = NEW.dedup_key
-      AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x'')
-      AND until > (SELECT now FROM leasehold_new));
+  -- The keys, in their order. Where one names a job there is none to enqueue.
+  DELETE FROM leasehold_new WHERE
+    EXISTS (SELECT 1 FROM leasehold_job j WHERE j.id = leasehold_new.id)
+    OR EXISTS (SELECT 1 FROM leasehold_job
+      WHERE idempotency_key = NEW.idempotency_key
+        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
+        AND ifnull(organization, x'') = ifnull(NEW.organization, x''))
+    OR EXISTS (SELECT 1 FROM leasehold_kept_keys
+      WHERE sort = 'idempotency_key' AND key = NEW.idempotency_key
+        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
+        AND ifnull(organization, x'') = ifnull(NEW.organization, x'')
+        AND until > leasehold_new.now)
+    OR EXISTS (SELECT 1 FROM leasehold_job
+      WHERE dedup_key = NEW.dedup_key AND finished_at IS NULL
+        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
+        AND ifnull(organization, x'') = ifnull(NEW.organization, x''))
+    OR EXISTS (SELECT 1 FROM leasehold_kept_keys
+      WHERE sort = 'dedup_key' AND key = NEW.dedup_key
+        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
+        AND ifnull(organization, x'') = ifnull(NEW.organization, x'')
+        AND until > leasehold_new.now);
+  SELECT RAISE(IGNORE) WHERE NOT EXISTS (SELECT 1 FROM leasehold_new);
   SELECT RAISE(ABORT, 'leasehold: lock_held; its holder is the live job with this lock_key')
     WHERE EXISTS (SELECT 1 FROM leasehold_job
     WHERE lock_key = NEW.lock_key AND finished_at IS NULL
