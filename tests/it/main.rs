@@ -15,6 +15,7 @@ mod conformance;
 mod disk;
 mod example;
 mod facts;
+mod faults;
 mod fenced;
 mod files;
 mod hosts;
