@@ -3,8 +3,12 @@
 //! A test's name begins with the kind of its fault. Where a public report tells of it, the test
 //! names the report.
 
+mod attempts;
+mod keys;
+mod operator;
 mod owners;
 mod stuck;
+mod time;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

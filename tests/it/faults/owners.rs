@@ -190,7 +190,7 @@ fn child_with_four_claimers() {
                         return;
                     }
                     for lease in leases {
-                        writeln!(list, "{}", lease.job()).unwrap();
+                        list.write_all(format!("{}\n", lease.job()).as_bytes()).unwrap();
                         lease.complete(None).await.unwrap();
                     }
                 }

@@ -27,11 +27,14 @@ fn child_that_holds_two_jobs() {
     });
 }
 
-/// Two jobs whose holder was killed, and when their leases end.
-async fn killed_holder(folder: &std::path::Path) -> [(&'static str, i64); 2] {
+/// Two jobs whose holder was killed, and when their leases end; the second is the one given.
+pub(super) async fn killed_holder(
+    folder: &std::path::Path,
+    by_hand: NewJob,
+) -> [(&'static str, i64); 2] {
     let client = Client::open(folder.join("jobs.db")).await.unwrap();
     client.register("hand", Settings::new()).await.unwrap();
-    client.enqueue(hand("by hand")).await.unwrap();
+    client.enqueue(by_hand.id("by hand")).await.unwrap();
     let mut child = Talker::start("stuck::child_that_holds_two_jobs", folder);
     child.hear("holds").unwrap();
     child.kill();
@@ -50,7 +53,7 @@ async fn killed_holder(folder: &std::path::Path) -> [(&'static str, i64); 2] {
 #[tokio::test]
 async fn k02_stuck_running_a_killed_holders_job_is_taken_although_all_trace_of_it_is_gone() {
     let (dir, path) = place();
-    let mut held = killed_holder(dir.path()).await;
+    let mut held = killed_holder(dir.path(), hand("by hand")).await;
     std::fs::remove_dir_all(dir.path().join("jobs.db-leasehold")).unwrap();
     by_hand(&path, "UPDATE leasehold_job SET owner = NULL");
     held.sort_by_key(|(_, until)| *until);
@@ -73,7 +76,7 @@ async fn k02_stuck_running_a_killed_holders_job_is_taken_although_all_trace_of_i
 #[tokio::test]
 async fn k02_stuck_running_a_new_holder_of_the_same_name_keeps_no_old_job_alive() {
     let (dir, path) = place();
-    let [_, (id, until)] = killed_holder(dir.path()).await;
+    let [_, (id, until)] = killed_holder(dir.path(), hand("by hand")).await;
     let again = bench(&path, now()).await;
     let bystander = Bystander::enqueue(&again.client).await;
     again.client.enqueue(hand("new work")).await.unwrap();
