@@ -7,6 +7,8 @@ mod attempts;
 mod keys;
 mod operator;
 mod owners;
+mod panicking;
+mod shutdown;
 mod stuck;
 mod time;
 
@@ -137,6 +139,12 @@ impl Talker {
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Sends a signal by its name.
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
     /// Waits for its end; answers its exit code, where it was not killed.
