@@ -4,6 +4,9 @@
 //! names the report.
 
 mod attempts;
+mod contention;
+mod files;
+mod handoff;
 mod keys;
 mod operator;
 mod owners;
@@ -15,6 +18,7 @@ mod time;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::rusqlite::{self, Connection};
@@ -57,7 +61,10 @@ fn hand(id: &str) -> NewJob {
 
 /// A store on a file, with a clock of its own: as another process, whose clock may differ.
 async fn bench(path: &Path, now: i64) -> Bench {
-    let settings = BenchSettings { now, path: Some(path.to_owned()), ..BenchSettings::default() };
+    static SEED: AtomicU64 = AtomicU64::new(1_000);
+    let seed = SEED.fetch_add(1, Ordering::SeqCst);
+    let path = Some(path.to_owned());
+    let settings = BenchSettings { now, path, seed, ..BenchSettings::default() };
     Bench::start(settings).await.unwrap()
 }
 
@@ -172,4 +179,19 @@ fn listen() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
+}
+
+/// Puts completed jobs of a registered kind into the file by hand, which ended at a time.
+fn fill(path: &Path, kind: &str, jobs: usize, finished_at: i64) {
+    by_hand(
+        path,
+        &format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs})
+             INSERT INTO leasehold_job (id, kind, queue, status, priority, run_at, created_at,
+               updated_at, started_at, finished_at, attempts, max_attempts, epoch, stalls, seq)
+             SELECT 'old-' || i || '-{finished_at}', k.id, k.id, 2, 0, {finished_at},
+               {finished_at}, {finished_at}, {finished_at}, {finished_at}, 1, 5, 1, 0, 0
+             FROM n, leasehold_names k WHERE k.name = '{kind}'"
+        ),
+    );
 }
