@@ -50,12 +50,16 @@ pub struct BenchSettings {
     pub hooks: Vec<(String, crate::Hooks)>,
     /// The database's file, where it is not in memory.
     pub path: Option<PathBuf>,
+    /// Where its bytes follow from, ids and tokens among them: another for each of several
+    /// benches on one file.
+    pub seed: u64,
 }
 
 impl Default for BenchSettings {
     fn default() -> Self {
         let (now, draws) = (1_000_000, vec![0.5]);
-        Self { now, draws, grace: 0, keep: [None; 3], hooks: Vec::new(), path: None }
+        let (hooks, keep) = (Vec::new(), [None; 3]);
+        Self { now, draws, grace: 0, keep, hooks, path: None, seed: 1 }
     }
 }
 
@@ -69,7 +73,7 @@ impl Bench {
     pub async fn start(settings: BenchSettings) -> Result<Self> {
         settings.hooks.iter().try_for_each(|(kind, hooks)| hooks.check(kind))?;
         let clock = ManualClock::at(settings.now);
-        let entropy = Arc::new(FixedEntropy::new(&settings.draws, 1));
+        let entropy = Arc::new(FixedEntropy::new(&settings.draws, settings.seed));
         let mut config = HostConfig::new(settings.path.map_or(Place::Memory, Place::File));
         config.clock = Arc::new(clock.clone());
         config.entropy = entropy.clone();

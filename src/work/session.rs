@@ -202,11 +202,16 @@ impl Session {
             .then(|| format!("the store is stuck in {what} for {stuck} ms"))
     }
 
-    /// Whether nothing moves: no attempt runs but those that sleep on the clock.
+    /// Whether nothing moves: no attempt runs but those that sleep on the clock, and none waits
+    /// to be settled but those whose pause is not over.
     pub(crate) fn stands_still(&self) -> bool {
+        let now = self.host.clock.monotonic();
         let inner = self.inner();
-        let still = |run: &Arc<Run>| run.stands_still() || inner.zombies.contains_key(&run.number);
-        inner.retries.is_empty() && inner.runs.values().all(still)
+        let pauses = |run: &Run| inner.retries.iter().any(|retry| retry.run.number == run.number);
+        let still = |run: &Arc<Run>| {
+            run.stands_still() || inner.zombies.contains_key(&run.number) || pauses(run)
+        };
+        inner.retries.iter().all(|retry| retry.at > now) && inner.runs.values().all(still)
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -207,6 +207,22 @@ async fn jobs_that_have_lost_their_holders_run_one_at_a_time_beside_all_others()
     assert_eq!(client.counts().await.unwrap().completed, 4);
 }
 
+#[tokio::test]
+async fn a_lab_comes_to_rest_while_a_settle_waits_to_be_sent_again() {
+    let signals = Signals::default();
+    let lab = lab(&signals).await;
+    let id = lab.enqueue(Act::Sleep(1_000)).await.unwrap();
+    lab.settle().await;
+    lab.faults.arm(Point::Commit, 5);
+    lab.advance(seconds(1)).await;
+    assert_eq!(lab.runtime.stats().completions, 0, "its answer was lost");
+    while lab.runtime.stats().in_flight > 0 {
+        lab.advance(seconds(5)).await;
+    }
+    assert_eq!((lab.faults.left(Point::Commit), lab.runtime.stats().completions), (0, 1));
+    assert_eq!(lab.job(&id).await.unwrap().status, Status::Completed);
+}
+
 /// A job that tries to write after its lease has gone to somebody else.
 #[derive(Serialize, Deserialize)]
 struct Late;

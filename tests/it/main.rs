@@ -17,6 +17,7 @@ mod disk;
 mod events;
 mod example;
 mod facts;
+mod faults;
 mod fenced;
 mod files;
 mod hostile_rows;

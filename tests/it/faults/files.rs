@@ -1,0 +1,160 @@
+//! K12: the log that grows, and files that cannot be written.
+
+use std::path::Path;
+use std::process::Command;
+
+use leasehold::rusqlite::Connection;
+use leasehold::{Error, Job, Json, ManualClock, NewJob, Runtime, Status, StoreFault};
+
+use super::{PATIENCE, START, place, query, seconds};
+use crate::support::{Act, Bystander, Signals, act};
+
+const MIB: u64 = 1 << 20;
+
+fn size(path: &Path, suffix: &str) -> u64 {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    std::fs::metadata(name).map_or(0, |file| file.len())
+}
+
+/// Readers that overlapped never let the log be written back, and it grew to 1.7 GB
+/// (`superseriousbusiness/gotosocial#2808`). Here readers of ours hold nothing past their answer,
+/// health shows the size, and the log is written back as soon as somebody else's reader ends.
+#[tokio::test]
+async fn k12_log_that_a_reader_holds_is_shown_and_written_back_once_the_reader_ends() {
+    let (_dir, path) = place();
+    let clock = ManualClock::at(START);
+    let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
+    let runtime = builder.clock(clock.clone()).start().await.unwrap();
+    let client = runtime.client();
+    let bystander = Bystander::enqueue(&client).await;
+    let large = Json::of(&"x".repeat(100_000)).unwrap();
+    let write = async |n: u32| {
+        for _ in 0..n {
+            let job = NewJob::raw("large", Some(large.clone()));
+            client.enqueue(job).await.unwrap();
+            client.counts().await.unwrap();
+        }
+    };
+    let passes = async |until: &dyn Fn() -> bool| {
+        while !until() {
+            clock.advance(1_000);
+            client.counts().await.unwrap();
+        }
+    };
+    write(60).await;
+    // All of it can be written back and cut off: no read of ours is open.
+    assert_eq!(query::<i64>(&path, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
+    assert_eq!(size(&path, "-wal"), 0);
+
+    let reader = Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM leasehold_jobs").unwrap();
+    let before = size(&path, "");
+    write(60).await;
+    passes(&|| runtime.health().log_bytes > 5 * MIB).await;
+    let grown = size(&path, "-wal");
+    assert!(grown > 5 * MIB, "{grown}");
+    assert!(size(&path, "") < before + 5 * MIB, "the reader still sees the file as it was");
+
+    reader.execute_batch("COMMIT").unwrap();
+    passes(&|| size(&path, "") > before + 5 * MIB).await;
+    write(60).await;
+    let after = size(&path, "-wal");
+    assert!(after <= grown, "it is written anew from its start: {after} after {grown}");
+    bystander.check().await;
+    runtime.stop(seconds(5)).await;
+    assert_eq!(size(&path, "-wal"), 0, "and a stop cuts it off");
+}
+
+/// A file system that is taken away with the test.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let this = Self(dir);
+        this.mount(&["-t", "tmpfs", "leasehold-test"]).then_some(this)
+    }
+
+    fn mount(&self, options: &[&str]) -> bool {
+        let mount = Command::new("mount").args(options).arg(self.0.path()).output();
+        mount.is_ok_and(|output| output.status.success())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+/// Starts what cannot be started; answers the fault, whose text names the file.
+async fn refused(path: &Path) -> StoreFault {
+    let builder = Runtime::builder(path).state(Signals::default()).handle(act);
+    match builder.start().await.unwrap_err() {
+        error @ Error::Open { .. } => {
+            assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+            let Error::Open { fault, .. } = error else { unreachable!() };
+            fault
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A database that could only be read was opened without complaint, and then every change of a
+/// job failed, hundreds a session (`dcc-mcp/dcc-mcp-core#2474`).
+#[tokio::test]
+async fn k12_file_on_a_mount_that_may_only_be_read_is_refused_at_the_start() {
+    let Some(mounted) = Mounted::new() else {
+        println!("no file system can be mounted here: not tested");
+        return;
+    };
+    let path = mounted.0.path().join("jobs.db");
+    let start = || Runtime::builder(&path).state(Signals::default()).handle(act).start();
+    let runtime = start().await.unwrap();
+    let id = runtime.enqueue(Act::Done.into_new().delay(seconds(3_600))).await.unwrap().id;
+    runtime.stop(seconds(5)).await;
+    drop(runtime);
+    let mut left = 1_000_000;
+    while !mounted.mount(&["-o", "remount,ro"]) {
+        // Its last descriptor is about to be closed.
+        left -= 1;
+        assert!(left > 0);
+    }
+    for _ in 0..2 {
+        let fault = refused(&path).await;
+        assert!(matches!(fault, StoreFault::ReadOnly | StoreFault::Io(_)), "{fault:?}");
+    }
+    assert!(mounted.mount(&["-o", "remount,rw"]));
+    let runtime = start().await.unwrap();
+    assert_eq!(runtime.client().job(&id).await.unwrap().unwrap().status, Status::Pending);
+    runtime.stop(seconds(5)).await;
+}
+
+/// The same report: the files beside the database cannot be made.
+#[tokio::test]
+async fn k12_file_whose_log_cannot_be_made_is_refused_at_the_start() {
+    for beside in ["-shm", "-wal"] {
+        let (dir, path) = place();
+        let start = || Runtime::builder(&path).state(Signals::default()).handle(act).start();
+        // A copy of a database, whose log was cut off.
+        let (_other, original) = place();
+        let runtime = Runtime::builder(&original).state(Signals::default()).handle(act);
+        let runtime = runtime.start().await.unwrap();
+        let id = runtime.enqueue(Act::Done).await.unwrap().id;
+        runtime.wait(&id, PATIENCE).await.unwrap();
+        runtime.stop(seconds(5)).await;
+        std::fs::copy(&original, &path).unwrap();
+        let blocked = dir.path().join(format!("jobs.db{beside}"));
+        std::fs::create_dir(&blocked).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let fault = refused(&path).await;
+        let expected = matches!(fault, StoreFault::ReadOnly | StoreFault::Io(_));
+        assert!(expected, "{beside}: {fault:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+        std::fs::remove_dir(&blocked).unwrap();
+        let runtime = start().await.unwrap();
+        assert_eq!(runtime.client().job(&id).await.unwrap().unwrap().status, Status::Completed);
+        runtime.stop(seconds(5)).await;
+    }
+}
