@@ -193,7 +193,7 @@ impl Txn<'_> {
         let down = scan.order == Order::EndedNewest;
         let mut kinds = Vec::new();
         if filter.kinds().is_empty() {
-            kinds.extend(self.kinds_seen()?);
+            kinds.extend(self.kinds_ended()?);
         }
         for kind in filter.kinds() {
             kinds.extend(self.cache.known_id(self.conn, kind)?);

@@ -264,7 +264,7 @@ impl Txn<'_> {
     ) -> Result<u64, Error> {
         self.whole("sweep")?;
         let mut found = Vec::new();
-        for kind in self.kinds_seen()? {
+        for kind in self.kinds_ended()? {
             for status in [Status::Completed, Status::Failed, Status::Cancelled] {
                 for (key, finished_at) in self.ended(kind, status, settled_before, limit)? {
                     found.push((finished_at, key, kind, status));

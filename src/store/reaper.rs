@@ -1,6 +1,6 @@
 //! A pass of the reaper: endings that are owed, leases that are lost, rows past retention.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
@@ -325,7 +325,7 @@ impl Txn<'_> {
         limit: usize,
     ) -> Result<usize, StoreFault> {
         let mut removed = 0;
-        for kind in self.kinds_seen()? {
+        for kind in self.kinds_ended()? {
             let facts = self.facts(kind)?.unwrap_or_default();
             let own = match status {
                 Status::Completed => facts.keep.completed,
@@ -366,9 +366,17 @@ impl Txn<'_> {
         Ok(found.len())
     }
 
-    /// Kinds that have had jobs.
-    pub(super) fn kinds_seen(&mut self) -> Result<BTreeSet<i64>, StoreFault> {
-        Ok(self.cache.rules(self.conn)?.lanes.iter().map(|(kind, _)| *kind).collect())
+    /// Kinds of which jobs have ended that are still there.
+    pub(super) fn kinds_ended(&self) -> Result<Vec<i64>, StoreFault> {
+        let mut statement = self.conn.prepare_cached(sql::NEXT_ENDED_KIND)?;
+        let mut kinds = Vec::new();
+        loop {
+            let after = kinds.last().copied().unwrap_or(i64::MIN);
+            match statement.query_row([after], |row| row.get(0)).optional()? {
+                Some(kind) => kinds.push(kind),
+                None => return Ok(kinds),
+            }
+        }
     }
 
     /// The first rows of a kind that ended in this way before a horizon, oldest first: their keys

@@ -201,6 +201,8 @@ statements! {
         ORDER BY owed_at";
     OWED_SINCE = "SELECT kind, count(*) FROM leasehold_job INDEXED BY leasehold_owed \
         WHERE owed_at IS NOT NULL AND owed_at < ?1 GROUP BY kind";
+    NEXT_ENDED_KIND = "SELECT kind FROM leasehold_job WHERE finished_at IS NOT NULL \
+        AND kind > ?1 ORDER BY kind LIMIT 1";
     ENDED = "SELECT key, finished_at FROM leasehold_job WHERE kind = ?1 AND status = ?2 \
         AND finished_at IS NOT NULL AND finished_at < ?3 ORDER BY finished_at, key";
     /// The kind is missing where the job is not completed any more.

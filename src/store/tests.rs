@@ -162,6 +162,7 @@ fn each_hot_statement_uses_the_index_that_is_meant_for_it() {
         (statements::SUBJECT_OLDEST, "leasehold_of_subject"),
         (statements::TENANT_NEWEST, "leasehold_of_tenant"),
         (statements::TENANT_OLDEST, "leasehold_of_tenant"),
+        (statements::NEXT_ENDED_KIND, "COVERING INDEX leasehold_ended_of_kind"),
         (statements::ENDED_NEWEST, "leasehold_ended_of_kind"),
         (statements::ENDED_AFTER, "leasehold_ended_of_kind"),
         (statements::KEPT_KEY, "leasehold_kept_key"),

@@ -190,8 +190,11 @@ async fn k10_checkpoint_of_an_attempt_that_has_lost_its_job_is_refused() {
     lab.clock.advance(LEASE + 1);
     lab.client.reap_once().await.unwrap();
     let second = lab.client.claim_by_id("a", "w2").await.unwrap().unwrap();
-    let superseded =
-        Refusal::Superseded { held_epoch: first.epoch(), current_epoch: second.epoch() };
+    let superseded = Refusal::Superseded {
+        held_epoch: first.epoch(),
+        current_epoch: second.epoch(),
+        owner: Some("w2".into()),
+    };
     for expected in [15, 18] {
         let refused = first.checkpoint("", number(10)).await.unwrap_err();
         assert_eq!(refused.refusal(), Some(&superseded));

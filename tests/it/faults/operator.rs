@@ -82,7 +82,7 @@ async fn k07_cancel_at_any_moment_leaves_no_work_running_behind_a_cancelled_row(
             Ok(Status::Cancelled) => assert_eq!((job.status, began), (Status::Cancelled, 0)),
             Ok(_) => assert_eq!((job.status.is_live(), began), (false, 1)),
             Err(error) => {
-                let refusal = Refusal::Terminal { status: Status::Completed };
+                let refusal = Refusal::Terminal { status: Status::Completed, epoch: 1 };
                 assert_eq!(error.refusal(), Some(&refusal));
                 assert_eq!((job.status, began), (Status::Completed, 1));
             }
@@ -231,8 +231,7 @@ async fn k07_operators_and_holders_at_once_come_to_one_end() {
         assert!(orders.contains(&(failed.unwrap(), cancelled.unwrap())));
         assert_eq!(record(&here, &(*id).into()).await.status, Status::Cancelled);
         // Two operators who both want it to run again, after the same look.
-        let mut expecting = Redrive::default();
-        expecting.expected_epoch = Some(1);
+        let expecting = Redrive::default().expecting(1);
         let (one, two) =
             tokio::join!(here.redrive(&*id, expecting, by()), other.redrive(&*id, expecting, by()));
         assert_eq!(usize::from(one.is_ok()) + usize::from(two.is_ok()), 1);
@@ -241,7 +240,7 @@ async fn k07_operators_and_holders_at_once_come_to_one_end() {
         // And one who deletes while another claims.
         let (deleted, claimed) =
             tokio::join!(other.delete(&*id, by()), here.claim_by_id(&*id, "w"));
-        assert_eq!(deleted.unwrap_err().refusal(), Some(&Refusal::Live));
+        assert_eq!(deleted.unwrap_err().refusal().unwrap().code(), "live");
         claimed.unwrap().unwrap().complete(None).await.unwrap();
     }
     bystander.check().await;

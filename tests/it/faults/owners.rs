@@ -102,8 +102,11 @@ async fn k01_unfenced_owner_a_pass_changes_nothing_that_was_settled_before_it() 
     assert_eq!(other.client.reap_once().await.unwrap().requeued, 0);
     assert_eq!(whole(&here.client, "released").await, before);
     let refused = lease.fail(Failed::transient("late")).await.unwrap_err();
-    let superseded =
-        Refusal::Superseded { held_epoch: lease.epoch(), current_epoch: second.epoch() };
+    let superseded = Refusal::Superseded {
+        held_epoch: lease.epoch(),
+        current_epoch: second.epoch(),
+        owner: Some("w2".into()),
+    };
     assert_eq!(refused.refusal(), Some(&superseded));
     let after = here.client.job("released").await.unwrap();
     assert!(before.starts_with(&format!("{after:?}")), "only its history has grown");
@@ -136,7 +139,7 @@ async fn k01_unfenced_owner_nothing_is_settled_between_the_look_and_the_write_of
     signals.open();
     let (refused, _lease) = complete.await.unwrap();
     let refusal = refused.unwrap_err();
-    assert_eq!(refusal.refusal(), Some(&Refusal::NotRunning { status: Status::Pending }));
+    assert_eq!(refusal.refusal(), Some(&Refusal::NotRunning { status: Status::Pending, epoch: 2 }));
     let job = record(&here.client, &"a".into()).await;
     assert_eq!((job.status, job.epoch, job.stalls, job.attempts), (Status::Pending, 2, 1, 1));
     bystander.check().await;
