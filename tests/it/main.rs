@@ -28,6 +28,7 @@ mod plain_sql;
 mod plain_statements;
 mod process;
 mod running;
+mod scopes;
 mod stopping;
 mod support;
 mod threads;
