@@ -130,6 +130,7 @@ async fn a_key_can_be_kept_only_where_there_is_one_and_for_some_time() {
         assert_eq!(*field, expected);
     }
     assert_eq!(shop.count("SELECT count(*) FROM leasehold_kept_keys"), 0);
+    shop.bystander.check().await;
 }
 
 #[tokio::test]
@@ -213,11 +214,13 @@ async fn a_lost_answer_to_run_again_makes_one_copy() {
     let id = lab.enqueue(Act::Done).await.unwrap();
     lab.settle().await;
     lab.runtime.quiet();
+    let bystander = Bystander::enqueue(&lab.client()).await;
     lab.faults.arm(Point::Commit, 2);
     let copy = lab.client().run_again(&id, ann()).await.unwrap();
     assert_eq!(lab.faults.left(Point::Commit), 0);
     assert_eq!(lab.job(&copy).await.unwrap().copy_of, Some(id));
-    assert_eq!(lab.client().counts().await.unwrap().ready, 1);
+    assert_eq!(lab.client().counts().await.unwrap().ready, 2);
+    bystander.check().await;
     let actions = "SELECT count(*) FROM leasehold_actions";
     let app = Connection::open(dir.path().join("shop.db")).unwrap();
     assert_eq!(app.query_row(actions, [], |row| row.get(0)), Ok(1));

@@ -150,6 +150,7 @@ async fn a_job_that_is_redriven_before_the_pass_is_still_there_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let (lab, signals) = forgetful(&dir.path().join("shop.db")).await;
     let client = lab.client();
+    let bystander = Bystander::enqueue(&client).await;
     let id = lab.enqueue(Act::Done).await.unwrap();
     client.wait(&id, PATIENCE).await.unwrap();
     client.pause(leasehold::Target::Kind("act".into()), ann()).await.unwrap();
@@ -162,6 +163,7 @@ async fn a_job_that_is_redriven_before_the_pass_is_still_there_after_it() {
     assert_eq!((signals.times(), client.reap_once().await.unwrap().swept), (2, 1));
     assert_eq!(client.job(&id).await.unwrap(), None);
     assert_eq!(client.totals().await.unwrap()["act"].completed, 1, "once, though it ran twice");
+    bystander.check().await;
 }
 
 #[tokio::test]
@@ -229,6 +231,7 @@ async fn whatever_removes_a_job_it_stays_counted() {
         assert_eq!([completed, failed, cancelled], [each; 3]);
     };
     all(0).await;
+    let bystander = Bystander::enqueue(&client).await;
     for (round, way) in ["stays", "delete", "sweep", "retention"].into_iter().enumerate() {
         let mut ids = Vec::new();
         for status in ENDS {
@@ -263,6 +266,7 @@ async fn whatever_removes_a_job_it_stays_counted() {
     client.redrive(&id, Redrive::default(), ann()).await.unwrap();
     assert_eq!(totals().await.failed, 4);
     assert_eq!(client.counts().await.unwrap().dead, 0);
+    bystander.check().await;
 }
 
 fn text(bytes: usize) -> Json {
@@ -283,6 +287,7 @@ async fn sizes_are_of_the_database_and_hold_for_every_client_and_for_plain_sql()
         assert!(matches!(refused.refusal(), Some(Refusal::Invalid { .. })), "{refused}");
     }
     let before = Client::open(&path).await.unwrap();
+    let bystander = Bystander::enqueue(&client).await;
     client.enqueue(mail().id("before")).await.unwrap();
     let small = Sizes::default().payload(10).result(20).meta(30).key(40);
     client.set_sizes(small).await.unwrap();
@@ -325,4 +330,5 @@ async fn sizes_are_of_the_database_and_hold_for_every_client_and_for_plain_sql()
     let plain = "INSERT INTO leasehold_enqueue (kind, id) VALUES ('mail', ?1)";
     assert_eq!(library, app.execute(plain, [uuid]).is_ok());
     after.enqueue(mail()).await.unwrap();
+    bystander.check().await;
 }
