@@ -18,8 +18,8 @@ use crate::store::claim::{Claimed, Want};
 use crate::store::messages::{Claim, ClaimById, Enqueue, Message, Scoped};
 use crate::store::questions::{AllTotals, Attempts, CountAll, FindJob, WhyWaiting};
 
-/// How often an enqueue whose answer was lost is asked for.
-const ASK_AGAIN: u32 = 5;
+/// How often a new job whose answer was lost is asked for.
+pub(crate) const ASK_AGAIN: u32 = 5;
 
 /// A handle on the jobs of a database: enqueues, looks, acts. Cheap to clone.
 ///

@@ -1,9 +1,9 @@
 //! What operators do by a client: who acts and why, and every action.
 
-use crate::client::Client;
-use crate::error::Result;
+use crate::client::{ASK_AGAIN, Client};
 #[cfg(doc)]
-use crate::error::{Refusal, StoreFault};
+use crate::error::Refusal;
+use crate::error::{Error, Result, StoreFault};
 use crate::hooks::Hooks;
 use crate::job::{JobId, Status};
 use crate::kind::Settings;
@@ -128,7 +128,15 @@ impl Client {
     /// [`StoreFault`].
     pub async fn run_again(&self, id: impl Into<JobId>, by: Operator) -> Result<JobId> {
         let minted = JobId::minted(self.host.entropy.uuid(self.host.clock.now()));
-        self.ask(RunAgain { by, id: id.into(), minted }).await
+        let id = id.into();
+        let message = || RunAgain { by: by.clone(), id: id.clone(), minted: minted.clone() };
+        let mut asked = 1;
+        loop {
+            match self.ask(message()).await {
+                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
+                answer => return answer,
+            }
+        }
     }
 
     /// Deletes an ended job with all that hangs on it.

@@ -151,8 +151,8 @@ pub(crate) fn new_job(job: &NewJob, sizes: Sizes) -> Result<(), Refusal> {
         }
     }
     json("meta", job.meta.as_ref(), sizes.meta)?;
-    if let Some(text) = job.id.as_ref().and_then(|id| id.given()) {
-        key("id", text, sizes)?;
+    if let Some(id) = &job.id {
+        key("id", &id.to_string(), sizes)?;
     }
     for (field, text) in [
         ("idempotency_key", &job.idempotency_key),

@@ -226,11 +226,11 @@ impl Txn<'_> {
         minted: &JobId,
         by: &Operator,
     ) -> Result<JobId, Error> {
-        let row = self.job(id)?;
-        run_again(&row)?;
         if self.find_anyone(minted)?.is_some() {
             return Ok(minted.clone()); // Asked again after a lost answer.
         }
+        let row = self.job(id)?;
+        run_again(&row)?;
         let Some(old) = self.record(row.key)? else { return Err(Refusal::NotFound.into()) };
         if let Some(by) = self.other_holder(sql::BY_DEDUP_KEY, old.dedup_key.as_ref(), &old)? {
             return Err(Refusal::DedupHeld { by }.into());

@@ -104,10 +104,10 @@ impl Txn<'_> {
         }
         self.free_held_keys()?;
         pass.report.errors += self.application_sweeps()?;
-        let discarded = self.discard()?;
+        let (discarded, more) = self.discard()?;
         let swept = self.retention(known.unswept)?;
         pass.report.swept = (discarded + swept) as u64;
-        pass.unswept = discarded >= BATCH || swept >= BATCH;
+        pass.unswept = more || swept >= BATCH;
         self.conn.prepare_cached(sql::DROP_KEPT_KEYS)?.execute([self.now])?;
         pass.next_bulk = self.next_bulk()?;
         pass.unserved = self.unserved()?;
@@ -343,8 +343,9 @@ impl Txn<'_> {
         Ok(removed)
     }
 
-    /// Removes completed jobs of kinds that are deleted on success.
-    fn discard(&mut self) -> Result<usize, StoreFault> {
+    /// Removes completed jobs of kinds that are deleted on success; answers how many, and whether
+    /// there may be more.
+    fn discard(&mut self) -> Result<(usize, bool), StoreFault> {
         let mut found: Vec<(i64, Option<i64>)> = Vec::new();
         {
             let mut statement = self.conn.prepare_cached(sql::DISCARDS)?;
@@ -355,15 +356,17 @@ impl Txn<'_> {
                 found.push((row.get(0)?, row.get(1)?));
             }
         }
+        let mut removed = 0;
         for (key, kind) in &found {
             self.conn.prepare_cached(sql::DROP_DISCARD)?.execute([key])?;
             // Where it was redriven meanwhile, it is to be seen again.
             if let Some(kind) = kind {
                 let kind = self.cache.name(self.conn, *kind)?;
                 self.remove(*key, &kind, Status::Completed)?;
+                removed += 1;
             }
         }
-        Ok(found.len())
+        Ok((removed, found.len() >= BATCH))
     }
 
     /// Kinds of which jobs have ended that are still there.

@@ -199,7 +199,8 @@ impl Enqueues for Txn<'_> {
         let _outside = self.fence.step_out();
         self.scope = scope.cloned();
         let minted = JobId::minted(self.entropy.uuid(self.now));
-        let enqueued = Txn::enqueue(self, job, &minted);
+        // Whole or not at all, whatever the application makes of an error.
+        let enqueued = self.contained(|txn| Txn::enqueue(txn, job, &minted));
         self.scope = None;
         enqueued
     }

@@ -107,6 +107,31 @@ async fn a_refusal_leaves_the_applications_transaction_as_it_was() {
     assert_eq!(record(&shop.client, &made.id).await.tenant.as_deref(), Some("acme"));
 }
 
+#[tokio::test]
+async fn a_job_of_which_a_part_cannot_be_written_is_not_there_at_all() {
+    let mut shop = Shop::open().await;
+    let with_payload = || NewJob::raw("invoice", Some(leasehold::Json::of(&1).unwrap()));
+    let no = "CREATE TRIGGER no BEFORE INSERT ON leasehold_payload
+              BEGIN SELECT RAISE(ABORT, 'not this one'); END";
+    shop.app.execute(no, []).unwrap();
+    let tx = shop.app.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    tx.execute(ORDER, []).unwrap();
+    let fault = shop.client.enqueue_in(&tx, with_payload()).unwrap_err();
+    assert!(matches!(&fault, Error::Store(StoreFault::Sql(text)) if text == "not this one"));
+    assert_eq!(shop.client.enqueue_in(&tx, job()).unwrap().was, Was::New);
+    tx.commit().unwrap();
+    assert_eq!(shop.there().await, (1, 1));
+    // Nor in a transaction of the store's, whose closure goes on as if nothing had been.
+    let landed = shop.client.transaction(move |tx| {
+        tx.execute(ORDER, [])?;
+        let fault = tx.enqueue(with_payload()).unwrap_err();
+        assert!(matches!(&fault, Error::Store(StoreFault::Sql(_))), "{fault}");
+        tx.enqueue(job())
+    });
+    assert_eq!(landed.await.unwrap().was, Was::New);
+    assert_eq!(shop.there().await, (2, 2));
+}
+
 /// Set where somebody has waited for the lock; the application's own code, as it has a thread.
 static WAITED: AtomicBool = AtomicBool::new(false);
 
