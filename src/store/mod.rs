@@ -19,6 +19,7 @@ pub(crate) mod operator;
 pub(crate) mod questions;
 mod reads;
 pub(crate) mod reaper;
+mod retention;
 mod room;
 mod rows;
 mod show;

@@ -232,11 +232,8 @@ impl Txn<'_> {
         let row = self.job(id)?;
         run_again(&row)?;
         let Some(old) = self.record(row.key)? else { return Err(Refusal::NotFound.into()) };
-        if let Some(by) = self.other_holder(sql::BY_DEDUP_KEY, old.dedup_key.as_ref(), &old)? {
-            return Err(Refusal::DedupHeld { by }.into());
-        }
-        if let Some(by) = self.other_holder(sql::BY_LOCK_KEY, old.lock_key.as_ref(), &old)? {
-            return Err(Refusal::LockHeld { by }.into());
+        if let Some(held) = self.held_keys(row.key)? {
+            return Err(held.into());
         }
         self.insert(&NewJob::like(&old), minted)?;
         self.record_action(by, "run_again", &id.to_string(), 1)?;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::OptionalExtension;
 
 use crate::error::{Error, StoreFault};
 use crate::job::Status;
@@ -11,19 +11,14 @@ use crate::rules::reap::{Judge, finish, reap};
 use crate::rules::row::Row;
 
 use super::holder::hook_failed;
-use super::rows::{read_text, status_code};
+use super::rows::read_text;
 use super::statements as sql;
 use super::txn::Txn;
 
 /// Rows decided in one pass, of each sort.
-const BATCH: usize = 100;
-/// The least time between two runs of retention, in milliseconds.
-const RETENTION_EVERY: i64 = 60_000;
+pub(super) const BATCH: usize = 100;
 /// How long an ending may be owed before nobody is thought to serve it, in milliseconds.
 const SERVED_WITHIN: i64 = 60_000;
-/// How long the record of operators' actions, and what operations on many jobs came to, are kept.
-const ACTIONS_KEPT: i64 = 365 * super::DAY;
-const BULKS_KEPT: i64 = 30 * super::DAY;
 
 /// What a pass of the reaper did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -285,120 +280,5 @@ impl Txn<'_> {
             }
         }
         Ok(failed)
-    }
-
-    /// Removes rows past their time, a slice at a time; starts anew at most once a minute.
-    fn retention(&mut self, go_on: bool) -> Result<usize, StoreFault> {
-        let last: Option<i64> = self
-            .conn
-            .prepare_cached(sql::STATE)?
-            .query_row(["last_retention"], |row| row.get(0))
-            .optional()?;
-        if !go_on && last.is_some_and(|last| (last..last + RETENTION_EVERY).contains(&self.now)) {
-            return Ok(0);
-        }
-        self.conn.prepare_cached(sql::PUT_STATE)?.execute(params!["last_retention", self.now])?;
-        for (statement, kept_for) in [
-            (sql::DROP_OLD_ACTIONS, ACTIONS_KEPT),
-            (sql::DROP_OLD_BULK_ROWS, BULKS_KEPT),
-            (sql::DROP_OLD_BULKS, BULKS_KEPT),
-        ] {
-            self.conn.prepare_cached(statement)?.execute([self.now.saturating_sub(kept_for)])?;
-        }
-        let keep = self.settings.retention;
-        let mut left = BATCH;
-        for (status, keep) in [
-            (Status::Completed, keep.completed),
-            (Status::Cancelled, keep.cancelled),
-            (Status::Failed, keep.failed),
-        ] {
-            left -= self.sweep_status(status, keep.unwrap_or(i64::MAX), left)?;
-        }
-        Ok(BATCH - left)
-    }
-
-    /// Removes rows of one status that are older than their kind, or else `keep`, allows.
-    fn sweep_status(
-        &mut self,
-        status: Status,
-        keep: i64,
-        limit: usize,
-    ) -> Result<usize, StoreFault> {
-        let mut removed = 0;
-        for kind in self.kinds_ended()? {
-            let facts = self.facts(kind)?.unwrap_or_default();
-            let own = match status {
-                Status::Completed => facts.keep.completed,
-                Status::Cancelled => facts.keep.cancelled,
-                _ => facts.keep.failed,
-            };
-            let horizon = self.now.saturating_sub(own.unwrap_or(keep));
-            let found = self.ended(kind, status, horizon, limit - removed)?;
-            let name = self.cache.name(self.conn, kind)?;
-            for (key, _) in &found {
-                self.remove(*key, &name, status)?;
-            }
-            removed += found.len();
-        }
-        Ok(removed)
-    }
-
-    /// Removes completed jobs of kinds that are deleted on success; answers how many, and whether
-    /// there may be more.
-    fn discard(&mut self) -> Result<(usize, bool), StoreFault> {
-        let mut found: Vec<(i64, Option<i64>)> = Vec::new();
-        {
-            let mut statement = self.conn.prepare_cached(sql::DISCARDS)?;
-            let mut rows = statement.query([])?;
-            while found.len() < BATCH
-                && let Some(row) = rows.next()?
-            {
-                found.push((row.get(0)?, row.get(1)?));
-            }
-        }
-        let mut removed = 0;
-        for (key, kind) in &found {
-            self.conn.prepare_cached(sql::DROP_DISCARD)?.execute([key])?;
-            // Where it was redriven meanwhile, it is to be seen again.
-            if let Some(kind) = kind {
-                let kind = self.cache.name(self.conn, *kind)?;
-                self.remove(*key, &kind, Status::Completed)?;
-                removed += 1;
-            }
-        }
-        Ok((removed, found.len() >= BATCH))
-    }
-
-    /// Kinds of which jobs have ended that are still there.
-    pub(super) fn kinds_ended(&self) -> Result<Vec<i64>, StoreFault> {
-        let mut statement = self.conn.prepare_cached(sql::NEXT_ENDED_KIND)?;
-        let mut kinds = Vec::new();
-        loop {
-            let after = kinds.last().copied().unwrap_or(i64::MIN);
-            match statement.query_row([after], |row| row.get(0)).optional()? {
-                Some(kind) => kinds.push(kind),
-                None => return Ok(kinds),
-            }
-        }
-    }
-
-    /// The first rows of a kind that ended in this way before a horizon, oldest first: their keys
-    /// and when they ended.
-    pub(super) fn ended(
-        &self,
-        kind: i64,
-        status: Status,
-        before: i64,
-        limit: usize,
-    ) -> Result<Vec<(i64, i64)>, StoreFault> {
-        let mut found = Vec::new();
-        let mut statement = self.conn.prepare_cached(sql::ENDED)?;
-        let mut rows = statement.query([kind, status_code(status), before])?;
-        while found.len() < limit
-            && let Some(row) = rows.next()?
-        {
-            found.push((row.get(0)?, row.get(1)?));
-        }
-        Ok(found)
     }
 }

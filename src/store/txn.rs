@@ -180,6 +180,11 @@ impl Txn<'_> {
         let overtime = fence.leave();
         drop(inside);
         self.scope = scope;
+        if fence.enqueues() {
+            // What plain SQL has added on our own connection, nothing else tells of.
+            self.cache.forget();
+            self.effects.work = true;
+        }
         let outcome = match outcome {
             Err(panic) => Err(StoreFault::Panicked(text::of_panic(panic)).into()),
             Ok(_) if overtime => Err(StoreFault::TimedOut.into()),
@@ -231,6 +236,8 @@ struct Shared {
     time: SystemClock,
     inside: AtomicBool,
     overtime: AtomicBool,
+    /// Application code has prepared a statement that enqueues by plain SQL.
+    enqueues: AtomicBool,
     deadline: AtomicI64,
     /// What runs, for whoever asks why the store is stuck.
     running: std::sync::Mutex<Option<(String, i64)>>,
@@ -289,6 +296,10 @@ impl AppFence {
     pub(super) fn install(&self, conn: &Connection) -> rusqlite::Result<()> {
         let shared = self.shared.clone();
         conn.authorizer(Some(move |context: AuthContext<'_>| {
+            let enqueues = AuthAction::Insert { table_name: "leasehold_enqueue" };
+            if context.action == enqueues {
+                shared.enqueues.store(true, Ordering::Relaxed);
+            }
             if !shared.inside.load(Ordering::Relaxed) || allowed(&context) {
                 Authorization::Allow
             } else {
@@ -324,6 +335,10 @@ impl AppFence {
         Leave(self)
     }
 
+    fn enqueues(&self) -> bool {
+        self.shared.enqueues.load(Ordering::Relaxed)
+    }
+
     fn step_out(&self) -> StepOut<'_> {
         self.shared.inside.store(false, Ordering::Relaxed);
         StepOut(self)
@@ -356,6 +371,7 @@ fn allowed(context: &AuthContext<'_>) -> bool {
         | AuthAction::Pragma { .. }
         | AuthAction::Attach { .. }
         | AuthAction::Detach { .. } => false,
+        AuthAction::Insert { table_name: "leasehold_enqueue" } => true,
         AuthAction::Insert { table_name }
         | AuthAction::Delete { table_name }
         | AuthAction::Update { table_name, .. }

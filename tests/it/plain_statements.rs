@@ -226,3 +226,42 @@ async fn a_runtime_hears_of_the_commit_and_runs_the_job() {
     }
     bystander.check().await;
 }
+
+#[tokio::test]
+async fn whole_numbers_may_come_as_floats() {
+    let shop = Shop::open().await;
+    // Some drivers know no other numbers.
+    let sql = "INSERT INTO leasehold_enqueue (kind, id, priority, max_attempts, delay, created_at) \
+        VALUES ('mail', 'a', -3.0, 7.0, 250.0, 1000000.0)";
+    shop.app.execute(sql, []).unwrap();
+    let job = record(&shop.client, &"a".into()).await;
+    assert_eq!((job.priority, job.max_attempts), (-3, 7));
+    assert_eq!((job.created_at, job.run_at), (1_000_000, 1_000_250));
+    shop.all_well().await;
+}
+
+#[tokio::test]
+async fn a_trigger_of_the_applications_enqueues_inside_a_transaction_of_leaseholds() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Runtime::builder(dir.path().join("shop.db")).state(Signals::default());
+    let runtime = builder.handle(act).start().await.unwrap();
+    let bystander = Bystander::enqueue(&runtime.client()).await;
+    let ordered = |order: &'static str| {
+        runtime.transaction(move |tx| {
+            tx.execute("CREATE TABLE IF NOT EXISTS orders (id TEXT)", [])?;
+            tx.execute(
+                "CREATE TRIGGER IF NOT EXISTS ordered AFTER INSERT ON orders BEGIN \
+                 INSERT INTO leasehold_enqueue (kind, payload, id) \
+                 VALUES ('act', '\"Done\"', NEW.id); END",
+                [],
+            )?;
+            tx.execute("INSERT INTO orders VALUES (?1)", [order])
+        })
+    };
+    for order in ["first", "second"] {
+        ordered(order).await.unwrap();
+        let job = runtime.wait(order, PATIENCE).await.unwrap();
+        assert_eq!((job.status, job.attempts), (Status::Completed, 1), "{order}");
+    }
+    bystander.check().await;
+}

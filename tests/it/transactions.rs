@@ -226,7 +226,6 @@ async fn a_transaction_of_a_scoped_client_enqueues_within_the_scope() {
 async fn code_in_a_transaction_writes_no_table_of_leaseholds_by_sql() {
     let shop = Shop::open().await;
     for sql in [
-        "INSERT INTO leasehold_enqueue (kind) VALUES ('mail')",
         "INSERT INTO leasehold_kept_keys (sort, key, id, until) VALUES ('dedup_key', 1, 1, 1)",
         "DELETE FROM leasehold_job",
         "DROP VIEW leasehold_enqueue",

@@ -186,23 +186,30 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
       AND length(CAST(NEW.trace_context AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: priority must be a whole number from -1000 to 1000')
-    WHERE NOT ifnull(NEW.priority IS NULL OR (typeof(NEW.priority) = 'integer'
+    WHERE NOT ifnull(NEW.priority IS NULL OR (typeof(NEW.priority) IN ('integer', 'real')
+      AND NEW.priority = CAST(NEW.priority AS INTEGER)
       AND NEW.priority BETWEEN -1000 AND 1000), 0);
   SELECT RAISE(ABORT, 'leasehold: max_attempts must be a whole number from 1 to 1000000')
-    WHERE NOT ifnull(NEW.max_attempts IS NULL OR (typeof(NEW.max_attempts) = 'integer'
+    WHERE NOT ifnull(NEW.max_attempts IS NULL OR (typeof(NEW.max_attempts) IN ('integer', 'real')
+      AND NEW.max_attempts = CAST(NEW.max_attempts AS INTEGER)
       AND NEW.max_attempts BETWEEN 1 AND 1000000), 0);
   SELECT RAISE(ABORT, 'leasehold: run_at must be UTC milliseconds from 1970 to the end of 2199')
-    WHERE NOT ifnull(NEW.run_at IS NULL OR (typeof(NEW.run_at) = 'integer'
+    WHERE NOT ifnull(NEW.run_at IS NULL OR (typeof(NEW.run_at) IN ('integer', 'real')
+      AND NEW.run_at = CAST(NEW.run_at AS INTEGER)
       AND NEW.run_at BETWEEN 0 AND 7258118399999), 0);
   SELECT RAISE(ABORT, 'leasehold: created_at must be UTC milliseconds from 1970 to the end of 2199')
-    WHERE NOT ifnull(NEW.created_at IS NULL OR (typeof(NEW.created_at) = 'integer'
+    WHERE NOT ifnull(NEW.created_at IS NULL OR (typeof(NEW.created_at) IN ('integer', 'real')
+      AND NEW.created_at = CAST(NEW.created_at AS INTEGER)
       AND NEW.created_at BETWEEN 0 AND 7258118399999), 0);
   SELECT RAISE(ABORT, 'leasehold: delay must be whole milliseconds from 0')
-    WHERE NOT ifnull(NEW.delay IS NULL OR (typeof(NEW.delay) = 'integer' AND NEW.delay BETWEEN 0 AND 7258118400000), 0);
+    WHERE NOT ifnull(NEW.delay IS NULL OR (typeof(NEW.delay) IN ('integer', 'real')
+      AND NEW.delay = CAST(NEW.delay AS INTEGER) AND NEW.delay BETWEEN 0 AND 7258118400000), 0);
   SELECT RAISE(ABORT, 'leasehold: keep_key_for must be whole milliseconds from 1')
-    WHERE NOT ifnull(NEW.keep_key_for IS NULL OR (typeof(NEW.keep_key_for) = 'integer' AND NEW.keep_key_for BETWEEN 1 AND 7258118400000), 0);
+    WHERE NOT ifnull(NEW.keep_key_for IS NULL OR (typeof(NEW.keep_key_for) IN ('integer', 'real')
+      AND NEW.keep_key_for = CAST(NEW.keep_key_for AS INTEGER) AND NEW.keep_key_for BETWEEN 1 AND 7258118400000), 0);
   SELECT RAISE(ABORT, 'leasehold: unique_for must be whole milliseconds from 1')
-    WHERE NOT ifnull(NEW.unique_for IS NULL OR (typeof(NEW.unique_for) = 'integer' AND NEW.unique_for BETWEEN 1 AND 7258118400000), 0);
+    WHERE NOT ifnull(NEW.unique_for IS NULL OR (typeof(NEW.unique_for) IN ('integer', 'real')
+      AND NEW.unique_for = CAST(NEW.unique_for AS INTEGER) AND NEW.unique_for BETWEEN 1 AND 7258118400000), 0);
   SELECT RAISE(ABORT, 'leasehold: keep_key_for needs an idempotency_key')
     WHERE NOT ifnull(NEW.keep_key_for IS NULL OR NEW.idempotency_key IS NOT NULL, 0);
   SELECT RAISE(ABORT, 'leasehold: unique_for needs a dedup_key')
