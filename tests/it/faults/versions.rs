@@ -24,6 +24,7 @@ async fn k13_versions_every_job_in_a_file_of_the_first_release_runs() {
     let clock = ManualClock::at(START + LEASE + 1);
     let lab = Lab::start_with(builder, clock, 1).await.unwrap();
     let before = format!("{:?}", lab.job("bystander").await.unwrap());
+    lab.settle().await;
     lab.advance(seconds(24 * 3_600)).await;
     let minted = "016f5e66-e800-715c-8289-2ec2d0a91670";
     for (id, attempts, epoch) in [
