@@ -219,9 +219,10 @@ async fn strange(_: Strange, ctx: Ctx) -> JobResult {
         ctx.save(&15).await?;
     }
     for value in ["x".repeat(1 << 20), "[".repeat(129) + &"]".repeat(129)] {
-        let json: Box<serde_json::value::RawValue> = match value.starts_with('[') {
-            true => serde_json::value::RawValue::from_string(value)?,
-            false => serde_json::value::to_raw_value(&value)?,
+        let json = if value.starts_with('[') {
+            serde_json::value::RawValue::from_string(value)?
+        } else {
+            serde_json::value::to_raw_value(&value)?
         };
         let refused = ctx.save(&json).await;
         assert!(matches!(refused, Err(SaveError::Value(_))), "{refused:?}");

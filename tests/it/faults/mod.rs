@@ -7,13 +7,17 @@ mod attempts;
 mod contention;
 mod files;
 mod handoff;
+mod hostile;
 mod keys;
 mod operator;
 mod owners;
 mod panicking;
+mod payloads;
+mod scale;
 mod shutdown;
 mod stuck;
 mod time;
+mod versions;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
