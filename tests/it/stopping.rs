@@ -233,7 +233,7 @@ fn child_that_counts_its_threads() {
         let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let job = rt.block_on(runtime.wait(id, Duration::from_secs(30))).unwrap();
         assert_eq!(job.status, Status::Completed);
-        assert!(runtime.stop_blocking(GRACE).drained);
+        assert!(runtime.stop_blocking(PATIENCE).drained);
     }
     let gone = async {
         while threads() > before {

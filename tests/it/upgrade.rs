@@ -3,43 +3,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Client, Filter, Migrate, Order, Paging, Phase, Runtime, Status, rusqlite};
+use leasehold::{Client, Migrate, Runtime, Status, rusqlite};
 
 use crate::support::{Act, Signals, act, child_folder, spawn_child};
 
-/// A file of schema version 1 with a row in each state that a job can be in.
+/// A file of the first release, with jobs of every sort in it.
 fn version_1(path: &Path) {
     let conn = rusqlite::Connection::open(path).unwrap();
     conn.pragma_update(None, "journal_mode", "wal").unwrap();
     conn.execute_batch(leasehold::migrations()[0]).unwrap();
-    conn.execute_batch(
-        "INSERT INTO leasehold_names VALUES (1, 'act'), (2, 'default'), (3, 'gone');
-         INSERT INTO leasehold_lanes VALUES (1, 2);",
-    )
-    .unwrap();
-    let rows = [
-        // key, id, status, lane, run_at, attempts, epoch, owner, token, lease_until, finished_at
-        "1, 'ready', 0, 1, 5, 0, 0, NULL, NULL, NULL, NULL",
-        "2, 'scheduled', 0, 0, 4000000000000, 0, 0, NULL, NULL, NULL, NULL",
-        "3, 'retrying', 0, 1, 5, 1, 1, NULL, NULL, NULL, NULL",
-        "4, 'orphaned', 1, NULL, 5, 1, 1, 3, zeroblob(16), 5, NULL",
-        "5, 'completed', 2, NULL, 5, 1, 1, 3, NULL, NULL, 1600000000000",
-        "6, 'failed', 3, NULL, 5, 1, 1, 3, NULL, NULL, 4000000000000",
-    ];
-    for row in rows {
-        conn.execute_batch(&format!(
-            "INSERT INTO leasehold_job (key, id, status, lane, run_at, attempts, epoch, owner, \
-             token, lease_until, finished_at, kind, queue, priority, created_at, updated_at, \
-             max_attempts, stalls, seq, heartbeat_at) VALUES ({row}, 1, 2, 0, 5, 5, 3, 0, 0, 5);"
-        ))
-        .unwrap();
-    }
-    conn.execute_batch(
-        "INSERT INTO leasehold_payload SELECT key, '\"Done\"' FROM leasehold_job;
-         INSERT INTO leasehold_detail (job, verdict, last_error) VALUES (6, 'terminal', 'no');
-         UPDATE leasehold_job SET detailed = 1 WHERE key = 6;",
-    )
-    .unwrap();
+    conn.execute_batch(include_str!("faults/release-0.1.sql")).unwrap();
+}
+
+fn jobs(path: &Path) -> i64 {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    conn.query_row("SELECT count(*) FROM leasehold_job", [], |row| row.get(0)).unwrap()
 }
 
 fn versions(path: &Path) -> (i64, i64) {
@@ -49,29 +27,6 @@ fn versions(path: &Path) -> (i64, i64) {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-#[tokio::test]
-async fn k13_a_file_of_version_1_runs_on_with_every_job_that_was_in_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("jobs.db");
-    version_1(&path);
-    let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
-    let runtime = builder.start().await.unwrap();
-    for id in ["ready", "retrying", "orphaned"] {
-        let job = runtime.wait(id, PATIENCE).await.unwrap();
-        assert_eq!(job.status, Status::Completed, "{id}");
-    }
-    let client = runtime.client();
-    let job = client.job("scheduled").await.unwrap().unwrap();
-    assert_eq!((job.phase, job.run_at), (Phase::Scheduled, 4_000_000_000_000));
-    let job = client.job("failed").await.unwrap().unwrap();
-    assert_eq!((job.status, job.last_error.as_deref()), (Status::Failed, Some("no")));
-    let gone = client.job("completed").await.unwrap();
-    assert!(gone.is_none_or(|job| job.status == Status::Completed), "only retention takes it");
-    let failed = Filter::new().status(Status::Failed);
-    let page = client.list(&failed, Paging::first(Order::EndedNewest, 10)).await.unwrap();
-    assert_eq!(page.jobs.len(), 1, "old rows are in the new lists");
-}
 
 #[tokio::test]
 async fn a_migration_that_fails_leaves_the_file_as_it_was() {
@@ -110,7 +65,7 @@ async fn an_older_file_that_the_application_migrates_is_refused_until_it_has() {
     conn.execute_batch(leasehold::migrations()[1]).unwrap();
     drop(conn);
     let runtime = start().await.unwrap();
-    assert_eq!(runtime.wait("ready", PATIENCE).await.unwrap().status, Status::Completed);
+    assert_eq!(runtime.wait("ready-1", PATIENCE).await.unwrap().status, Status::Completed);
 }
 
 /// A child: opens the file, enqueues a job, and is done.
@@ -129,7 +84,7 @@ fn k13_processes_that_start_together_on_an_older_file_or_none_all_start() {
         let path = dir.path().join("jobs.db");
         let before = if round % 2 == 0 {
             version_1(&path);
-            6
+            jobs(&path)
         } else {
             0
         };
@@ -140,9 +95,6 @@ fn k13_processes_that_start_together_on_an_older_file_or_none_all_start() {
             assert!(done.status.success(), "round {round}");
         }
         assert_eq!(versions(&path), (2, 2));
-        let conn = rusqlite::Connection::open(&path).unwrap();
-        let jobs: i64 =
-            conn.query_row("SELECT count(*) FROM leasehold_job", [], |row| row.get(0)).unwrap();
-        assert_eq!(jobs, before + 4, "round {round}");
+        assert_eq!(jobs(&path), before + 4, "round {round}");
     }
 }

@@ -16,6 +16,7 @@ mod payloads;
 mod scale;
 mod shutdown;
 mod stuck;
+mod ticks;
 mod time;
 mod versions;
 
