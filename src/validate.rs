@@ -6,6 +6,7 @@ use crate::error::Refusal;
 use crate::facts::MAX_ATTEMPTS;
 use crate::json::Json;
 use crate::new_job::NewJob;
+use crate::operator::Operator;
 
 /// How large what is given may be, in bytes; the same for every process on the database.
 ///
@@ -87,6 +88,8 @@ impl Sizes {
     }
 }
 
+/// The longest reason of an operator, in bytes.
+const MAX_WHY: usize = 4_096;
 /// The first instant after 2199, in UTC milliseconds.
 pub(crate) const END_OF_TIME: i64 = 7_258_118_400_000;
 
@@ -137,6 +140,21 @@ pub(crate) fn duration(field: &'static str, duration: Duration) -> Result<i64, R
     match i64::try_from(duration.as_millis()) {
         Ok(ms) if ms <= END_OF_TIME => Ok(ms),
         _ => Err(Refusal::invalid(field, format!("{duration:?}"), "at most 230 years")),
+    }
+}
+
+/// Who acts, and why.
+pub(crate) fn operator(by: &Operator, sizes: Sizes) -> Result<(), Refusal> {
+    key("actor", &by.actor, sizes)?;
+    match &by.reason {
+        Some(reason) if reason.len() > MAX_WHY => {
+            let rule = format!("at most {MAX_WHY} bytes");
+            Err(Refusal::invalid("reason", reason, rule))
+        }
+        Some(reason) if reason.contains('\0') => {
+            Err(Refusal::invalid("reason", reason, "free of NUL characters"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -178,7 +178,7 @@ fn fail(
 ) -> Change {
     let error = text::stored(Some(&failure.error));
     new.detail.error_class = Some(failure.class);
-    new.detail.error_code.clone_from(&failure.code);
+    new.detail.error_code = text::code(failure.code.as_deref());
     new.detail.last_error = Some(error.clone());
     let mut gate = None;
     let outcome = match failure.class {

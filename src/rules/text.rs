@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MAX_CHARS: usize = 2_000;
+const MAX_CODE: usize = 200;
 
 /// An error's text as it is stored: never empty, never longer than 2 000 characters and an
 /// ellipsis, free of NUL.
@@ -12,8 +13,18 @@ pub(crate) fn stored(text: Option<&str>) -> String {
     if text.is_empty() {
         return "Unknown error".to_owned();
     }
+    cut(text, MAX_CHARS)
+}
+
+/// An application's own code of an error as it is stored: not empty, at most 200 characters and an
+/// ellipsis, free of NUL.
+pub(crate) fn code(code: Option<&str>) -> Option<String> {
+    code.filter(|code| !code.is_empty()).map(|code| cut(code, MAX_CODE))
+}
+
+fn cut(text: &str, most: usize) -> String {
     let mut chars = text.chars().map(|c| if c == '\0' { '\u{fffd}' } else { c });
-    let mut kept: String = chars.by_ref().take(MAX_CHARS).collect();
+    let mut kept: String = chars.by_ref().take(most).collect();
     if chars.next().is_some() {
         kept.push('…');
     }
@@ -69,6 +80,15 @@ mod tests {
         fn drop(&mut self) {
             panic!("dropped")
         }
+    }
+
+    #[test]
+    fn a_code_can_always_be_kept() {
+        assert_eq!(code(Some("E1")), Some("E1".to_owned()));
+        assert_eq!((code(Some("")), code(None)), (None, None));
+        assert_eq!(code(Some("a\0b")), Some("a\u{fffd}b".to_owned()));
+        let long = code(Some(&"é".repeat(300))).unwrap();
+        assert_eq!(long, "é".repeat(200) + "…");
     }
 
     #[test]

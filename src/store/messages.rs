@@ -31,7 +31,7 @@ use crate::operator::{Operator, Target};
 use crate::rules::operate::Redrive;
 use crate::rules::settle::Settle;
 use crate::scope::Scope;
-use crate::validate::Sizes;
+use crate::validate::{self, Sizes};
 
 use super::claim::{Batch, Claimed, Want};
 use super::engine::Pending;
@@ -246,6 +246,7 @@ impl Message for Claim {
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Batch, Error> {
         txn.whole("claim")?;
+        validate::key("owner", &self.0.owner, txn.sizes()?)?;
         Ok(txn.claim(&self.0)?)
     }
 }
@@ -260,6 +261,7 @@ impl Message for ClaimById {
     type Reply = Option<Claimed>;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        validate::key("owner", &self.owner, txn.sizes()?)?;
         txn.claim_by_id(&self.id, &self.owner)
     }
 }
@@ -279,6 +281,7 @@ macro_rules! actions {
 
             fn run(&mut self, $txn: &mut Txn<'_>) -> Result<$reply, Error> {
                 let $this = self;
+                validate::operator(&$this.by, $txn.sizes()?)?;
                 $run
             }
         })+
@@ -350,6 +353,7 @@ impl Message for StartBulk {
     type Reply = i64;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<i64, Error> {
+        validate::operator(&self.by, txn.sizes()?)?;
         txn.start_bulk(&self.bulk, &self.by)
     }
 }

@@ -342,7 +342,10 @@ impl Txn<'_> {
         name: &str,
         running: i64,
     ) -> Result<(), Error> {
-        validate::key(scope, name, self.sizes()?)?;
+        match scope {
+            "queue" => validate::name("queue", name)?,
+            _ => validate::key(scope, name, self.sizes()?)?,
+        }
         self.conn.prepare_cached(sql::PUT_LIMIT)?.execute(params![scope, name, running])?;
         self.cache.forget_rules();
         self.effects.work = true;

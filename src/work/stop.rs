@@ -12,7 +12,7 @@ use super::run::Run;
 use super::session::Session;
 
 /// How long handlers that were cut off are waited for, and then the store, in real time.
-const CUT: Duration = Duration::from_millis(45);
+const CUT: Duration = Duration::from_millis(250);
 const LAND: Duration = Duration::from_millis(30);
 
 /// What a stop came to.

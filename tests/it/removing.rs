@@ -8,8 +8,8 @@ use std::time::Duration;
 use leasehold::rusqlite::Connection;
 use leasehold::testing::{Bench, BenchSettings, Lab};
 use leasehold::{
-    Builder, Client, Clock, Failed, Hooks, Json, NewJob, Operator, Redrive, Refusal, Runtime,
-    Settings, Sizes, Status, Totals,
+    Builder, BulkAction, Client, Clock, Failed, Filter, Hooks, Json, NewBulk, NewJob, Operator,
+    Redrive, Refusal, Runtime, Settings, Sizes, Status, Target, Totals,
 };
 
 use crate::support::{Act, Bystander, Signals, act, record};
@@ -331,4 +331,37 @@ async fn sizes_are_of_the_database_and_hold_for_every_client_and_for_plain_sql()
     assert_eq!(library, app.execute(plain, [uuid]).is_ok());
     after.enqueue(mail()).await.unwrap();
     bystander.check().await;
+}
+
+#[tokio::test]
+async fn who_acts_and_who_claims_has_a_name_that_can_be_kept() {
+    let bench = Bench::start(BenchSettings::default()).await.unwrap();
+    let client = &bench.client;
+    client.register("mail", Settings::new()).await.unwrap();
+    client.enqueue(NewJob::raw("mail", None).id("a")).await.unwrap();
+    let long = "x".repeat(513);
+    for wrong in ["", "a\0b", &*long] {
+        let by = || Operator::named(wrong);
+        let all = Filter::new().kind("mail");
+        let refused = [
+            client.cancel("a", by()).await.map(drop),
+            client.delete("a", by()).await,
+            client.sweep(0, 1, by()).await.map(drop),
+            client.pause(Target::Kind("mail".into()), by()).await,
+            client.start_bulk(NewBulk::new(BulkAction::Cancel, all), by()).await.map(drop),
+            client.claim(&["mail"], wrong, 1).await.map(drop),
+            client.claim_by_id("a", wrong).await.map(drop),
+        ];
+        for refused in refused {
+            let refused = refused.unwrap_err();
+            let code = refused.refusal().map(Refusal::code);
+            assert_eq!(code, Some("invalid"), "{wrong:?}: {refused}");
+        }
+    }
+    let why = Operator::named("ann").because("y".repeat(4_097));
+    assert!(client.cancel("a", why).await.unwrap_err().to_string().starts_with("reason is"));
+    assert!(client.limit_queue("No Queue", 1).await.unwrap_err().to_string().starts_with("queue"));
+    let job = client.job("a").await.unwrap().unwrap();
+    assert_eq!((job.status, job.epoch), (Status::Pending, 0), "nothing was done");
+    assert!(client.actions(i64::MAX, 9).await.unwrap().is_empty(), "and nothing is recorded");
 }
