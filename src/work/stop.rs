@@ -12,8 +12,8 @@ use super::run::Run;
 use super::session::Session;
 
 /// How long handlers that were cut off are waited for, and then the store, in real time.
-const CUT: Duration = Duration::from_millis(250);
-const LAND: Duration = Duration::from_millis(30);
+const CUT: Duration = Duration::from_millis(70);
+const LAND: Duration = Duration::from_millis(20);
 
 /// What a stop came to.
 ///
