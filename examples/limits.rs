@@ -109,8 +109,9 @@ async fn play(lab: &Lab, title: &str, jobs: Vec<NewJob>) -> anyhow::Result<()> {
     }
     for id in &ids {
         // Refused for a job that runs or has ended.
-        if let Ok(waiting) = lab.client().why_waiting(id).await {
-            println!("  a {} waits: {waiting}", lab.job(id).await?.kind);
+        if let Ok(why) = lab.client().why_waiting(id).await {
+            let by = why.by.map_or_else(String::new, |by| format!(", {by}"));
+            println!("  a {} waits: {}{by}", lab.job(id).await?.kind, why.reason);
         }
     }
     for second in 0..600 {

@@ -99,7 +99,7 @@ async fn main() -> anyhow::Result<()> {
     client.cancel("collect-cem", operator).await?;
     show("cancelled", &runtime.wait("collect-cem", SOON).await?, &conn)?;
 
-    client.redrive("collect-bob", Preset::Redrive.into(), Operator::named("eve")).await?;
+    client.redrive("collect-bob", Preset::Redrive, Operator::named("eve")).await?;
     show("redriven", &runtime.wait("collect-bob", SOON).await?, &conn)?;
 
     // The job of an invoice that is not there. Its completion finds no row, so it is rolled back

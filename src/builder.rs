@@ -55,9 +55,13 @@ pub struct Builder<S = (), M = OwnThreads> {
     pub(crate) parts: Parts,
     source: StateSource<S>,
     host: Option<Handle>,
+    /// Changes of kinds' settings, in the order in which they were given.
+    changes: Vec<(&'static str, Change)>,
     wrong: Option<String>,
     mode: PhantomData<M>,
 }
+
+type Change = Box<dyn FnOnce(Settings) -> Settings + Send>;
 
 impl<S, M> fmt::Debug for Builder<S, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,6 +94,7 @@ impl Builder {
             },
             source: Arc::new(|| ()),
             host: None,
+            changes: Vec::new(),
             wrong: None,
             mode: PhantomData,
         }
@@ -109,8 +114,8 @@ impl Builder {
         if !self.parts.starters.is_empty() {
             self.wrong = Some("the state is set after a handler; set it before".into());
         }
-        let Self { parts, host, wrong, .. } = self;
-        Builder { parts, source: Arc::new(make), host, wrong, mode: PhantomData }
+        let Self { parts, host, changes, wrong, .. } = self;
+        Builder { parts, source: Arc::new(make), host, changes, wrong, mode: PhantomData }
     }
 }
 
@@ -130,8 +135,8 @@ impl<S: Clone + 'static> Builder<S> {
     /// From here on async handlers run on this tokio runtime, where the host's pools and
     /// connections live; they must be `Send`.
     pub fn handlers_on(self, host: Handle) -> Builder<S, OnHost> {
-        let Self { parts, source, wrong, .. } = self;
-        Builder { parts, source, host: Some(host), wrong, mode: PhantomData }
+        let Self { parts, source, changes, wrong, .. } = self;
+        Builder { parts, source, host: Some(host), changes, wrong, mode: PhantomData }
     }
 }
 
@@ -207,14 +212,12 @@ impl<S: Clone + 'static, M> Builder<S, M> {
         self
     }
 
-    /// Changes the settings of a kind that has a handler here.
-    pub fn configure<J: Job>(mut self, change: impl FnOnce(Settings) -> Settings) -> Self {
-        let known = self.parts.kinds.iter_mut().find(|(kind, _)| kind == J::KIND);
-        if let Some((_, settings)) = known {
-            *settings = change(settings.clone());
-        } else {
-            self.wrong = Some(format!("kind {} is configured before it has a handler", J::KIND));
-        }
+    /// Changes the settings of a kind that has a handler here, before or after it is given.
+    pub fn configure<J: Job>(
+        mut self,
+        change: impl FnOnce(Settings) -> Settings + Send + 'static,
+    ) -> Self {
+        self.changes.push((J::KIND, Box::new(change)));
         self
     }
 
@@ -246,6 +249,14 @@ impl<S: Clone + 'static, M> Builder<S, M> {
                 let error = format!("kind {kind} has hooks but no handler; add the handler");
                 return Err(Error::Setup(error));
             }
+        }
+        for (kind, change) in self.changes {
+            let known = self.parts.kinds.iter_mut().find(|(known, _)| known == kind);
+            let Some((_, settings)) = known else {
+                let error = format!("kind {kind} is configured but has no handler; add it");
+                return Err(Error::Setup(error));
+            };
+            *settings = change(settings.clone());
         }
         for (kind, settings) in &mut self.parts.kinds {
             Hooks::note(hooks.get(kind.as_str()), &mut settings.facts);

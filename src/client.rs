@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::error::{Error, Refusal, Result, StoreFault};
 use crate::host::{Host, HostConfig};
-use crate::job::{JobId, Waiting};
+use crate::job::JobId;
 use crate::lease::Lease;
 use crate::new_job::{Enqueued, NewJob};
-use crate::record::{Attempt, Counts, JobRecord, Totals};
+use crate::record::{Attempt, Counts, JobRecord, Totals, Why};
 use crate::scope::Scope;
 use crate::store::Place;
 use crate::store::claim::{Claimed, Want};
@@ -188,13 +188,14 @@ impl Client {
         self.read(AllTotals).await
     }
 
-    /// Why a pending job is not running, by the claim's own conditions.
+    /// Why a pending job is not running, by the claim's own conditions: the first reason, what it
+    /// is about, and until when where that is known.
     ///
     /// # Errors
     ///
     /// [`Refusal::NotFound`], [`Refusal::Live`] for a running job, [`Refusal::Terminal`]; a
     /// [`StoreFault`].
-    pub async fn why_waiting(&self, id: impl Into<JobId>) -> Result<Waiting> {
+    pub async fn why_waiting(&self, id: impl Into<JobId>) -> Result<Why> {
         self.read(WhyWaiting(id.into())).await
     }
 

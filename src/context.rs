@@ -14,15 +14,20 @@ use crate::handler::JobError;
 use crate::hooks::Tx;
 use crate::job::JobId;
 use crate::json::Json;
-use crate::new_job::{Enqueued, NewJob};
+use crate::record::JobRecord;
 use crate::store::holder::{Save, Saved};
 use crate::store::messages::{Code, SaveOne};
-use crate::store::questions::Checkpoint;
+use crate::store::questions::{Checkpoint, FindJob};
 use crate::transaction::Rerun;
 use crate::work::run::{Run, StopReason};
 
 /// How often a write whose answer was lost is asked for again.
 const ASK_AGAIN: u32 = 5;
+
+tokio::task_local! {
+    /// The step whose work runs, and in which run.
+    static STEP: (u64, String);
+}
 
 /// A handler's side of its job.
 ///
@@ -105,9 +110,28 @@ impl<S> Ctx<S> {
     /// A key for effects outside of the database: `<id>:<n>`, where `n` rises with each save
     /// of the job's checkpoint, so that the same piece of work has the same key through
     /// crashes, retries and interruptions, and the next piece has a new one.
+    ///
+    /// All of a piece has one key: where it has several effects, give each a step of its own.
+    /// Inside of [`Ctx::step`] the key is `<id>:<restarts>:<name>`, that of the step.
     #[must_use]
     pub fn idempotency_key(&self) -> String {
-        format!("{}:{}", self.run.claimed.id, self.run.commits())
+        let claimed = &self.run.claimed;
+        let step = STEP.try_with(|(run, name)| (*run == self.run.number).then(|| name.clone()));
+        match step {
+            Ok(Some(name)) => format!("{}:{}:{name}", claimed.id, claimed.restarts),
+            _ => format!("{}:{}", claimed.id, self.run.commits()),
+        }
+    }
+
+    /// The job as it stands, with what was said when it was enqueued: its subject, its keys, its
+    /// meta.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`] where it was deleted since; a [`StoreFault`].
+    pub async fn job(&self) -> crate::Result<JobRecord> {
+        let found = self.run.store.read(FindJob(self.id().clone())).await?;
+        found.ok_or_else(|| Refusal::NotFound.into())
     }
 
     /// Ends after `duration` on the runtime's clock.
@@ -260,31 +284,6 @@ impl<S> Ctx<S> {
         }
     }
 
-    /// Enqueues a job that lands only if this attempt still holds its own, and at most once however
-    /// often an answer was lost. For several at once, or with statements beside them, see
-    /// [`Tx::enqueue`] in [`Ctx::fenced`].
-    ///
-    /// # Errors
-    ///
-    /// [`FencedError::Lost`] where the job is somebody else's; trouble of the store; the
-    /// [`Refusal`] of the new job. Nothing was written then.
-    pub async fn enqueue(&self, job: impl Into<NewJob>) -> Result<Enqueued, FencedError<Refusal>> {
-        let job = job.into();
-        match self.fenced(move |tx| tx.enqueue(job.clone())).await {
-            Ok(enqueued) => Ok(enqueued),
-            Err(FencedError::Application(Error::Refused(refusal))) => {
-                Err(FencedError::Application(refusal))
-            }
-            Err(FencedError::Application(Error::Store(fault)) | FencedError::Store(fault)) => {
-                Err(FencedError::Store(fault))
-            }
-            Err(FencedError::Application(other)) => {
-                Err(FencedError::Store(StoreFault::Sql(other.to_string())))
-            }
-            Err(FencedError::Lost(refusal)) => Err(FencedError::Lost(refusal)),
-        }
-    }
-
     /// Runs `work` once in the life of the job: where a value is saved under `name`, it is
     /// returned; else `work` runs and its value is saved before this returns.
     ///
@@ -309,7 +308,7 @@ impl<S> Ctx<S> {
                 JobError::retry(format!("the saved value of step {name} does not decode: {error}"))
             });
         }
-        let value = work().await?;
+        let value = STEP.scope((self.run.number, name.to_owned()), work()).await?;
         let json = Json::of(&value)
             .map_err(|error| JobError::retry(format!("the value of step {name}: {error}")))?;
         let save = Save::Checkpoint { key: name.to_owned(), value: json };

@@ -121,8 +121,10 @@ type After = Arc<dyn Fn(&JobRecord) + Send + Sync>;
 /// ends or comes back, so that a row of the application's agrees with the job or neither
 /// changes.
 ///
-/// A hook that matches no row, fails or panics has not agreed: the transaction is rolled back,
-/// and the decision is tried again by the next pass of the reaper, up to twenty times.
+/// A hook that matches no row, fails or panics has not agreed: the transaction is rolled back. A
+/// completion is then a failed attempt, and the handler runs again by the kind's policy, with all
+/// that it does outside of the database. Any other ending is tried again by the next pass of the
+/// reaper, up to twenty times, without the handler.
 ///
 /// ```
 /// use leasehold::Hooks;

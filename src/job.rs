@@ -141,6 +141,12 @@ impl From<&str> for JobId {
     }
 }
 
+impl From<&String> for JobId {
+    fn from(text: &String) -> Self {
+        Self::new(text)
+    }
+}
+
 impl From<String> for JobId {
     fn from(text: String) -> Self {
         Self::new(&text)

@@ -66,7 +66,7 @@ pub use lease::{Failed, Lease};
 pub use list::{JobSummary, Order, Page, Paging};
 pub use new_job::{Enqueued, NewJob, Was, dedup_key_for};
 pub use operator::{Done, Operator, Paused, Target};
-pub use record::{Attempt, Counts, JobRecord, Totals};
+pub use record::{Attempt, Counts, JobRecord, Totals, Why};
 pub use rules::operate::Redrive;
 pub use rules::table::{Allowed, allowed};
 pub use runtime::{Policy, Runtime};

@@ -113,8 +113,13 @@ impl Client {
     /// [`Refusal::NotFound`], [`Refusal::Live`], [`Refusal::NotRedrivable`],
     /// [`Refusal::NeedsForce`], [`Refusal::LockHeld`], [`Refusal::DedupHeld`],
     /// [`Refusal::EpochMoved`], [`Refusal::HookFailed`]; a [`StoreFault`].
-    pub async fn redrive(&self, id: impl Into<JobId>, how: Redrive, by: Operator) -> Result<()> {
-        self.ask(RedriveOne { by, id: id.into(), how }).await
+    pub async fn redrive(
+        &self,
+        id: impl Into<JobId>,
+        how: impl Into<Redrive>,
+        by: Operator,
+    ) -> Result<()> {
+        self.ask(RedriveOne { by, id: id.into(), how: how.into() }).await
     }
 
     /// Makes a new job like an ended one, due at once, and answers its id. The old one stays as

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::job::{Action, ErrorClass, JobId, Phase, State, Status, Verdict};
+use crate::job::{Action, ErrorClass, JobId, Phase, State, Status, Verdict, Waiting};
 use crate::json::Json;
 use crate::rules::table::{Allowed, allowed};
 
@@ -138,6 +138,18 @@ pub struct Attempt {
     pub error: Option<String>,
 }
 
+/// Why a pending job is not running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Why {
+    /// The first reason that holds, by the claim's own conditions.
+    pub reason: Waiting,
+    /// What holds it: a queue, a kind, a limit key or a provider, by its name.
+    pub by: Option<String>,
+    /// Until when at least, in UTC milliseconds, where that is known.
+    pub until: Option<i64>,
+}
+
 /// How many jobs are in each phase, and how many wait by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -165,6 +177,12 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// How many have not ended.
+    #[must_use]
+    pub const fn live(&self) -> i64 {
+        self.scheduled + self.retrying + self.ready + self.leased + self.orphaned
+    }
+
     /// Adds so many of a kind in a phase.
     pub(crate) fn add(&mut self, kind: &str, phase: Phase, n: i64) {
         let count = match phase {

@@ -5,7 +5,8 @@ use std::fmt::{self, Display};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::client::Client;
-use crate::error::{Error, Refusal, Result, StoreFault};
+use crate::context::Ctx;
+use crate::error::{Error, FencedError, Refusal, Result, StoreFault};
 use crate::hooks::Tx;
 use crate::job::JobId;
 use crate::new_job::{Enqueued, NewJob};
@@ -179,5 +180,32 @@ impl Client {
             shown(theirs),
             shown(self.host.path.as_deref())
         )))
+    }
+}
+
+impl<S> Ctx<S> {
+    /// Enqueues a job that lands only if this attempt still holds its own, and at most once however
+    /// often an answer was lost. For several at once, or with statements beside them, see
+    /// [`Tx::enqueue`] in [`Ctx::fenced`].
+    ///
+    /// # Errors
+    ///
+    /// [`FencedError::Lost`] where the job is somebody else's; trouble of the store; the
+    /// [`Refusal`] of the new job. Nothing was written then.
+    pub async fn enqueue(&self, job: impl Into<NewJob>) -> Result<Enqueued, FencedError<Refusal>> {
+        let job = job.into();
+        match self.fenced(move |tx| tx.enqueue(job.clone())).await {
+            Ok(enqueued) => Ok(enqueued),
+            Err(FencedError::Application(Error::Refused(refusal))) => {
+                Err(FencedError::Application(refusal))
+            }
+            Err(FencedError::Application(Error::Store(fault)) | FencedError::Store(fault)) => {
+                Err(FencedError::Store(fault))
+            }
+            Err(FencedError::Application(other)) => {
+                Err(FencedError::Store(StoreFault::Sql(other.to_string())))
+            }
+            Err(FencedError::Lost(refusal)) => Err(FencedError::Lost(refusal)),
+        }
     }
 }

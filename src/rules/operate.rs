@@ -133,6 +133,7 @@ pub(crate) fn redrive(
         change.row.commits = change.row.commits.saturating_add(1);
         change.row.detail.progress_done = None;
         change.row.detail.progress_total = None;
+        change.row.detail.restarts = change.row.detail.restarts.saturating_add(1);
         change.drop_checkpoints = true;
     }
     Ok(change)

@@ -64,6 +64,8 @@ pub(crate) struct Detail {
     pub(crate) rate_limited_at: Option<i64>,
     pub(crate) progress_done: Option<i64>,
     pub(crate) progress_total: Option<i64>,
+    /// How often it was restarted: part of the idempotency keys of its steps.
+    pub(crate) restarts: i64,
 }
 
 /// Where a pending row waits: what a claim looks through.

@@ -51,6 +51,7 @@ pub(crate) struct Claimed {
     pub(crate) stalls: i64,
     pub(crate) commits: i64,
     pub(crate) seq: i64,
+    pub(crate) restarts: i64,
     pub(crate) created_at: i64,
     pub(crate) payload: Option<Json>,
     /// The job's checkpoint, where it has ever saved one.
@@ -302,6 +303,7 @@ impl Txn<'_> {
             stalls: row.stalls,
             commits: row.commits,
             seq: row.seq,
+            restarts: row.detail.restarts,
             created_at: row.created_at,
             payload: self.text(sql::PAYLOAD, row.key)?,
             checkpoint,

@@ -29,6 +29,7 @@ mod tests;
 mod trial;
 pub(crate) mod txn;
 mod upkeep;
+mod why;
 
 pub(crate) use engine::{Claimer, Engine, Pending};
 pub(crate) use enqueue::enqueue_in;

@@ -3,12 +3,12 @@
 use rusqlite::{OptionalExtension, params};
 
 use crate::error::{Error, Refusal, StoreFault};
-use crate::job::{JobId, Status, Waiting};
+use crate::job::{JobId, Status};
 use crate::kind::Settings;
 use crate::new_job::NewJob;
 use crate::operator::{Done, Operator, Paused, Target};
 use crate::record::JobRecord;
-use crate::rules::operate::{Redrive, cancel, delete, redrive, run_again, why_waiting};
+use crate::rules::operate::{Redrive, cancel, delete, redrive, run_again};
 use crate::rules::row::Row;
 use crate::rules::text;
 use crate::validate::{self, Sizes};
@@ -19,7 +19,7 @@ use super::statements as sql;
 use super::txn::{AfterHook, Txn};
 
 impl Txn<'_> {
-    fn job(&mut self, id: &JobId) -> Result<Row, Error> {
+    pub(super) fn job(&mut self, id: &JobId) -> Result<Row, Error> {
         let key = self.find(id)?.ok_or(Refusal::NotFound)?;
         Ok(self.load(key)?.ok_or(Refusal::NotFound)?)
     }
@@ -306,13 +306,6 @@ impl Txn<'_> {
         self.cache.forget_rules();
         self.effects.work = true;
         Ok(self.record_action(by, "resume", &format!("{scope} {name}"), 1)?)
-    }
-
-    /// Why a pending job is not running, by the claim's own conditions.
-    pub(super) fn why_waiting(&mut self, id: &JobId) -> Result<Waiting, Error> {
-        let row = self.job(id)?;
-        let around = self.around(&row)?;
-        Ok(why_waiting(&row, around, self.now)?)
     }
 
     /// Writes a kind's facts, the last registration winning.

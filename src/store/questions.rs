@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::bulk::{Bulk, BulkOutcome};
 use crate::error::{Error, Refusal};
 use crate::filter::Filter;
-use crate::job::{JobId, Waiting};
+use crate::job::JobId;
 use crate::json::Json;
 use crate::list::{Page, Paging};
 use crate::operator::{Done, Paused};
-use crate::record::{Attempt, Counts, JobRecord, Totals};
+use crate::record::{Attempt, Counts, JobRecord, Totals, Why};
 
 use super::messages::Message;
 use super::txn::Txn;
@@ -137,9 +137,9 @@ impl Message for AllTotals {
 pub(crate) struct WhyWaiting(pub(crate) JobId);
 
 impl Message for WhyWaiting {
-    type Reply = Waiting;
+    type Reply = Why;
 
-    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Waiting, Error> {
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Why, Error> {
         txn.why_waiting(&self.0)
     }
 }

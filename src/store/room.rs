@@ -183,6 +183,26 @@ impl Txn<'_> {
         Ok(around)
     }
 
+    /// Whether the limit of a row's kind has no room.
+    pub(super) fn kind_is_full(&mut self, row: &Row) -> Result<bool> {
+        let limit = self.facts_by_name(&row.kind)?.concurrency;
+        let Some(kind) = self.cache.known_id(self.conn, &row.kind)? else { return Ok(false) };
+        match limit {
+            Some(limit) => Ok(self.count(sql::RUNNING_OF_KIND, kind)? >= limit),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the limit of a row's queue has no room.
+    pub(super) fn queue_is_full(&mut self, row: &Row) -> Result<bool> {
+        let limit = self.cache.rules(self.conn)?.queue_limits.get(&*row.queue).copied();
+        let Some(queue) = self.cache.known_id(self.conn, &row.queue)? else { return Ok(false) };
+        match limit {
+            Some(limit) => Ok(self.count(sql::RUNNING_OF_QUEUE, queue)? >= limit),
+            None => Ok(false),
+        }
+    }
+
     /// The same, with the queue and the limit key of one row.
     pub(super) fn around(&mut self, row: &Row) -> Result<Surroundings> {
         let Some(kind) = self.cache.known_id(self.conn, &row.kind)? else {
@@ -191,10 +211,7 @@ impl Txn<'_> {
         let mut around = self.around_kind(kind, &row.kind)?;
         let rules = self.cache.rules(self.conn)?;
         around.queue_paused = rules.paused_queues.contains(&*row.queue);
-        if let Some(limit) = rules.queue_limits.get(&*row.queue).copied() {
-            let queue = self.cache.id(self.conn, &row.queue)?;
-            around.limit_full |= self.count(sql::RUNNING_OF_QUEUE, queue)? >= limit;
-        }
+        around.limit_full |= self.queue_is_full(row)?;
         if let Some(key) = &row.limit_key {
             around.limit_full |= self.limit_key_room(key)? <= 0;
         }

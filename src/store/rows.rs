@@ -202,6 +202,7 @@ impl Txn<'_> {
             rate_limited_at: row.get(13)?,
             progress_done: row.get(14)?,
             progress_total: row.get(15)?,
+            restarts: row.get(16)?,
         })
     }
 
@@ -316,6 +317,7 @@ impl Txn<'_> {
             detail.rate_limited_at,
             detail.progress_done,
             detail.progress_total,
+            detail.restarts,
         ])?;
         Ok(())
     }

@@ -75,7 +75,7 @@ statements! {
         AND organization IS ?3";
     DETAIL = "SELECT verdict, error_class, error_code, last_error, cancel_requested_at, \
         cancel_requested_by, parked_at, hooked_at, hook_failures, hook_tried_at, redrives, \
-        interruptions, rate_limit_hits, rate_limited_at, progress_done, progress_total \
+        interruptions, rate_limit_hits, rate_limited_at, progress_done, progress_total, restarts \
         FROM leasehold_detail WHERE job = ?1";
     RECORD = concat!(record!(), "WHERE j.key = ?1");
     PAYLOAD = "SELECT payload FROM leasehold_payload WHERE job = ?1";
@@ -111,13 +111,13 @@ statements! {
     UPSERT_DETAIL = "INSERT INTO leasehold_detail (job, verdict, error_class, error_code, \
         last_error, cancel_requested_at, cancel_requested_by, parked_at, hooked_at, \
         hook_failures, hook_tried_at, redrives, interruptions, rate_limit_hits, \
-        rate_limited_at, progress_done, progress_total) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) \
+        rate_limited_at, progress_done, progress_total, restarts) VALUES (?1, ?2, ?3, ?4, ?5, \
+        ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18) \
         ON CONFLICT (job) DO UPDATE SET verdict = ?2, error_class = ?3, error_code = ?4, \
         last_error = ?5, cancel_requested_at = ?6, cancel_requested_by = ?7, parked_at = ?8, \
         hooked_at = ?9, hook_failures = ?10, hook_tried_at = ?11, redrives = ?12, \
         interruptions = ?13, rate_limit_hits = ?14, rate_limited_at = ?15, \
-        progress_done = ?16, progress_total = ?17";
+        progress_done = ?16, progress_total = ?17, restarts = ?18";
     DELETE_DETAIL = "DELETE FROM leasehold_detail WHERE job = ?1";
     PUT_RESULT = "INSERT INTO leasehold_result (job, result) VALUES (?1, ?2) \
         ON CONFLICT (job) DO UPDATE SET result = ?2";
@@ -190,6 +190,9 @@ statements! {
         WHERE status = 1 AND queue = ?1";
     RUNNING_OF_KEY = "SELECT count(*) FROM leasehold_job WHERE status = 1 AND limit_key = ?1";
     STARTS = "SELECT count(*) FROM leasehold_starts WHERE kind = ?1 AND at > ?2";
+    /// The start before which so many others came.
+    START_BEFORE = "SELECT at FROM leasehold_starts WHERE kind = ?1 ORDER BY at DESC, n DESC \
+        LIMIT 1 OFFSET ?2";
     ADD_START = "INSERT INTO leasehold_starts (kind, at, n) VALUES (?1, ?2, (SELECT \
         ifnull(max(n), 0) + 1 FROM leasehold_starts WHERE kind = ?1 AND at = ?2))";
     DROP_STARTS = "DELETE FROM leasehold_starts WHERE kind = ?1 AND at <= ?2";

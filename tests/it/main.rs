@@ -41,3 +41,4 @@ mod threads;
 mod tidy;
 mod transactions;
 mod upgrade;
+mod waiting;

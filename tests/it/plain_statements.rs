@@ -241,6 +241,23 @@ async fn whole_numbers_may_come_as_floats() {
 }
 
 #[tokio::test]
+async fn a_key_or_a_subject_may_be_a_number_of_the_applications() {
+    let shop = Shop::open().await;
+    let columns = ["dedup_key", "lock_key", "limit_key", "tenant", "subject_type", "subject_id"];
+    let numbers = columns.map(|column| whole(column, 7));
+    assert!(shop.enqueue(&[&numbers[..], &[text("id", "a")]].concat()).unwrap());
+    let job = record(&shop.client, &"a".into()).await;
+    let seen =
+        [job.dedup_key, job.lock_key, job.limit_key, job.tenant, job.subject_type, job.subject_id];
+    assert_eq!(seen, [const { Some("7") }; 6].map(|seven| seven.map(str::to_owned)));
+    let same = [whole("dedup_key", 7), whole("tenant", 7)];
+    assert!(!shop.enqueue(&same).unwrap(), "it is the key that the library knows as a text");
+    let text = NewJob::raw("mail", None).tenant("7").dedup_key("7");
+    assert_ne!(shop.client.enqueue(text).await.unwrap().was, Was::New);
+    shop.all_well().await;
+}
+
+#[tokio::test]
 async fn a_trigger_of_the_applications_enqueues_inside_a_transaction_of_leaseholds() {
     let dir = tempfile::tempdir().unwrap();
     let builder = Runtime::builder(dir.path().join("shop.db")).state(Signals::default());

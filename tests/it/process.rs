@@ -35,7 +35,7 @@ async fn runtime(dir: &tempfile::TempDir, timeout: Duration) -> Runtime {
             command.args(["-c", &job.script]);
             command
         })
-        .configure::<Script>(|settings| settings.timeout(timeout))
+        .configure::<Script>(move |settings| settings.timeout(timeout))
         .start()
         .await
         .unwrap()

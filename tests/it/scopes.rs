@@ -278,7 +278,7 @@ async fn what_is_about_the_whole_database_is_out_of_scope() {
         assert!(matches!(refused.refusal(), Some(Refusal::OutOfScope { .. })), "{what}: {refused}");
     }
     world.none_has_changed(&bystanders).await;
-    assert_eq!(world.all.why_waiting(&bystanders[0].id).await.unwrap(), Waiting::Next);
+    assert_eq!(world.all.why_waiting(&bystanders[0].id).await.unwrap().reason, Waiting::Next);
     world.all.enqueue(NewJob::raw("mail", None).id("after")).await.unwrap();
     assert_eq!(record(&world.all, &"after".into()).await.queue.as_ref(), "default");
 }

@@ -16,6 +16,9 @@ CREATE INDEX leasehold_parked ON leasehold_detail (parked_at) WHERE parked_at IS
 -- The job that this one was made after, by an operator.
 ALTER TABLE leasehold_label ADD COLUMN copy_of TEXT;
 
+-- How often a job was restarted from nothing: part of the idempotency keys of its steps.
+ALTER TABLE leasehold_detail ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
+
 -- Completed jobs that go with the next pass of the reaper.
 CREATE TABLE leasehold_discards (job INTEGER PRIMARY KEY) STRICT;
 CREATE TRIGGER leasehold_discarded AFTER DELETE ON leasehold_job BEGIN
@@ -111,6 +114,8 @@ CREATE VIEW leasehold_enqueue AS SELECT
 WHERE 0;
 
 CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
+  SELECT RAISE(ABORT, 'leasehold: the database must be in UTF-8')
+    WHERE length(CAST('a' AS BLOB)) <> 1;
   SELECT RAISE(ABORT, 'leasehold: kind must be 1 to 100 of a-z 0-9 _ . -, the first a letter or digit')
     WHERE NOT ifnull(typeof(NEW.kind) = 'text' AND length(NEW.kind) BETWEEN 1 AND 100
       AND instr(NEW.kind, char(0)) = 0
@@ -150,35 +155,35 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
       WHERE CAST(substr(NEW.id, i, 1) AS BLOB) NOT IN
         (CAST(char(unicode(substr(NEW.id, i, 1))) AS BLOB), one, other));
   SELECT RAISE(ABORT, 'leasehold: idempotency_key must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.idempotency_key IS NULL OR (typeof(NEW.idempotency_key) = 'text' AND instr(NEW.idempotency_key, char(0)) = 0
+    WHERE NOT ifnull(NEW.idempotency_key IS NULL OR (typeof(NEW.idempotency_key) IN ('text', 'integer') AND instr(NEW.idempotency_key, char(0)) = 0
       AND length(CAST(NEW.idempotency_key AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: dedup_key must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.dedup_key IS NULL OR (typeof(NEW.dedup_key) = 'text' AND instr(NEW.dedup_key, char(0)) = 0
+    WHERE NOT ifnull(NEW.dedup_key IS NULL OR (typeof(NEW.dedup_key) IN ('text', 'integer') AND instr(NEW.dedup_key, char(0)) = 0
       AND length(CAST(NEW.dedup_key AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: lock_key must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.lock_key IS NULL OR (typeof(NEW.lock_key) = 'text' AND instr(NEW.lock_key, char(0)) = 0
+    WHERE NOT ifnull(NEW.lock_key IS NULL OR (typeof(NEW.lock_key) IN ('text', 'integer') AND instr(NEW.lock_key, char(0)) = 0
       AND length(CAST(NEW.lock_key AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: limit_key must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.limit_key IS NULL OR (typeof(NEW.limit_key) = 'text' AND instr(NEW.limit_key, char(0)) = 0
+    WHERE NOT ifnull(NEW.limit_key IS NULL OR (typeof(NEW.limit_key) IN ('text', 'integer') AND instr(NEW.limit_key, char(0)) = 0
       AND length(CAST(NEW.limit_key AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: tenant must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.tenant IS NULL OR (typeof(NEW.tenant) = 'text' AND instr(NEW.tenant, char(0)) = 0
+    WHERE NOT ifnull(NEW.tenant IS NULL OR (typeof(NEW.tenant) IN ('text', 'integer') AND instr(NEW.tenant, char(0)) = 0
       AND length(CAST(NEW.tenant AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: organization must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.organization IS NULL OR (typeof(NEW.organization) = 'text' AND instr(NEW.organization, char(0)) = 0
+    WHERE NOT ifnull(NEW.organization IS NULL OR (typeof(NEW.organization) IN ('text', 'integer') AND instr(NEW.organization, char(0)) = 0
       AND length(CAST(NEW.organization AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: subject_type must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.subject_type IS NULL OR (typeof(NEW.subject_type) = 'text' AND instr(NEW.subject_type, char(0)) = 0
+    WHERE NOT ifnull(NEW.subject_type IS NULL OR (typeof(NEW.subject_type) IN ('text', 'integer') AND instr(NEW.subject_type, char(0)) = 0
       AND length(CAST(NEW.subject_type AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: subject_id must be text of 1 to max_key bytes (512) without NUL')
-    WHERE NOT ifnull(NEW.subject_id IS NULL OR (typeof(NEW.subject_id) = 'text' AND instr(NEW.subject_id, char(0)) = 0
+    WHERE NOT ifnull(NEW.subject_id IS NULL OR (typeof(NEW.subject_id) IN ('text', 'integer') AND instr(NEW.subject_id, char(0)) = 0
       AND length(CAST(NEW.subject_id AS BLOB)) BETWEEN 1 AND
       ifnull((SELECT value FROM leasehold_state WHERE name = 'max_key'), 512)), 0);
   SELECT RAISE(ABORT, 'leasehold: trace_context must be text of 1 to max_key bytes (512) without NUL')
@@ -258,28 +263,28 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
     EXISTS (SELECT 1 FROM leasehold_job j WHERE j.id = leasehold_new.id)
     OR EXISTS (SELECT 1 FROM leasehold_job
       WHERE idempotency_key = NEW.idempotency_key
-        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-        AND ifnull(organization, x'') = ifnull(NEW.organization, x''))
+        AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+        AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x''))
     OR EXISTS (SELECT 1 FROM leasehold_kept_keys
       WHERE sort = 'idempotency_key' AND key = NEW.idempotency_key
-        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-        AND ifnull(organization, x'') = ifnull(NEW.organization, x'')
+        AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+        AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x'')
         AND until > leasehold_new.now)
     OR EXISTS (SELECT 1 FROM leasehold_job
       WHERE dedup_key = NEW.dedup_key AND finished_at IS NULL
-        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-        AND ifnull(organization, x'') = ifnull(NEW.organization, x''))
+        AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+        AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x''))
     OR EXISTS (SELECT 1 FROM leasehold_kept_keys
       WHERE sort = 'dedup_key' AND key = NEW.dedup_key
-        AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-        AND ifnull(organization, x'') = ifnull(NEW.organization, x'')
+        AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+        AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x'')
         AND until > leasehold_new.now);
   SELECT RAISE(IGNORE) WHERE NOT EXISTS (SELECT 1 FROM leasehold_new);
   SELECT RAISE(ABORT, 'leasehold: lock_held; its holder is the live job with this lock_key')
     WHERE EXISTS (SELECT 1 FROM leasehold_job
     WHERE lock_key = NEW.lock_key AND finished_at IS NULL
-      AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x''));
+      AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+      AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x''));
   -- The row. Names are added where they are new.
   INSERT INTO leasehold_names (name) SELECT NEW.kind
     WHERE NOT EXISTS (SELECT 1 FROM leasehold_names WHERE name = NEW.kind);
@@ -311,14 +316,14 @@ CREATE TRIGGER leasehold_enqueued INSTEAD OF INSERT ON leasehold_enqueue BEGIN
     SELECT n.kind, q.id FROM leasehold_new n JOIN leasehold_names q ON q.name = n.queue
     WHERE NOT EXISTS (SELECT 1 FROM leasehold_lanes l WHERE l.kind = n.kind AND l.queue = q.id);
   DELETE FROM leasehold_kept_keys WHERE NEW.keep_key_for IS NOT NULL AND sort = 'idempotency_key'
-    AND key = NEW.idempotency_key AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x'');
+    AND key = NEW.idempotency_key AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+      AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x'');
   INSERT INTO leasehold_kept_keys (sort, key, tenant, organization, id, until)
     SELECT 'idempotency_key', NEW.idempotency_key, NEW.tenant, NEW.organization, id, now + NEW.keep_key_for
     FROM leasehold_new WHERE NEW.keep_key_for IS NOT NULL;
   DELETE FROM leasehold_kept_keys WHERE NEW.unique_for IS NOT NULL AND sort = 'dedup_key'
-    AND key = NEW.dedup_key AND ifnull(tenant, x'') = ifnull(NEW.tenant, x'')
-      AND ifnull(organization, x'') = ifnull(NEW.organization, x'');
+    AND key = NEW.dedup_key AND ifnull(tenant, x'') = ifnull(CAST(NEW.tenant AS TEXT), x'')
+      AND ifnull(organization, x'') = ifnull(CAST(NEW.organization AS TEXT), x'');
   INSERT INTO leasehold_kept_keys (sort, key, tenant, organization, id, until)
     SELECT 'dedup_key', NEW.dedup_key, NEW.tenant, NEW.organization, id, now + NEW.unique_for
     FROM leasehold_new WHERE NEW.unique_for IS NOT NULL;

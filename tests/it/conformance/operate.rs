@@ -110,7 +110,8 @@ pub async fn counts(stage: &Stage, given: &Value) -> Ran {
 
 pub async fn why_waiting(stage: &Stage, given: &Value) -> Ran {
     let id = stage.job_of(&Args::of("why_waiting", given, &["job"])?)?;
-    let reason = stage.bench.client.why_waiting(id).await.map_err(|error| stage.stop(error))?;
+    let why = stage.bench.client.why_waiting(id).await.map_err(|error| stage.stop(error))?;
+    let reason = why.reason;
     Ok(Value::object([("reason", Value::text(reason))]))
 }
 

@@ -110,7 +110,7 @@ async fn k04_time_a_wait_without_end_is_waited_for_and_overflows_nowhere() {
         let found = lab.job(format!("{job:?}")).await.unwrap();
         assert_eq!(found.status, Status::Pending, "{job:?}");
         assert!(found.run_at >= END, "{job:?} is due at {}", found.run_at);
-        assert_eq!(lab.client().why_waiting(&found.id).await.unwrap(), Waiting::Scheduled);
+        assert_eq!(lab.client().why_waiting(&found.id).await.unwrap().reason, Waiting::Scheduled);
     }
     let counts = lab.client().counts().await.unwrap();
     assert_eq!((counts.scheduled + counts.retrying, counts.ready), (4, 1));
@@ -124,7 +124,7 @@ async fn k04_time_a_job_for_a_far_day_waits_for_it_and_one_that_is_late_runs_now
     let signals = Signals::default();
     let century = seconds(100 * 365 * 24 * 3_600);
     let builder = Runtime::in_memory().state(signals.clone()).handle(act);
-    let kept = builder.configure::<Act>(|settings| settings.keep(century, century));
+    let kept = builder.configure::<Act>(move |settings| settings.keep(century, century));
     let lab = Lab::start(kept).await.unwrap();
     let at = |id: &str, run_at| Act::Done.into_new().id(id).run_at(run_at);
     for (id, run_at) in [

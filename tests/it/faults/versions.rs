@@ -78,7 +78,7 @@ async fn k13_versions_a_kind_that_is_not_known_here_is_neither_run_nor_ended_her
     client.enqueue(Newer.into_new().id("running").max_attempts(1)).await.unwrap();
     client.enqueue(Newer.into_new().id("lost")).await.unwrap();
     client.enqueue(Act::Done.into_new().id("known")).await.unwrap();
-    assert_eq!(client.why_waiting("ready").await.unwrap(), Waiting::NotRegistered);
+    assert_eq!(client.why_waiting("ready").await.unwrap().reason, Waiting::NotRegistered);
     // A process of the new version came, took two, and is gone.
     client.register(Newer::KIND, Newer::settings()).await.unwrap();
     for id in ["running", "lost"] {
@@ -100,7 +100,7 @@ async fn k13_versions_a_kind_that_is_not_known_here_is_neither_run_nor_ended_her
     assert_eq!(client.counts().await.unwrap().kinds, {
         [("newest".to_owned(), 1), ("newer".to_owned(), 2)].into()
     });
-    assert_eq!(client.why_waiting("of nobody").await.unwrap(), Waiting::NotRegistered);
+    assert_eq!(client.why_waiting("of nobody").await.unwrap().reason, Waiting::NotRegistered);
     let signals = Signals::default();
     let new = Runtime::builder(&path).no_owner_files().state(signals.clone()).handle(newer);
     let new = Lab::start_with(new, clock, 2).await.unwrap();

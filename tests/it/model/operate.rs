@@ -219,7 +219,11 @@ impl World {
             Some(job) => Ok(self.reason(job)),
         };
         let id = self.jobs[n].id.clone();
-        self.same("why", answer(self.bench.client.why_waiting(id).await), expected);
+        self.same(
+            "why",
+            answer(self.bench.client.why_waiting(id).await).map(|why| why.reason),
+            expected,
+        );
     }
 
     fn reason(&self, job: &JobRecord) -> Waiting {
