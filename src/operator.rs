@@ -1,5 +1,7 @@
 //! What operators do by a client: who acts and why, and every action.
 
+use std::collections::BTreeMap;
+
 use crate::client::{ASK_AGAIN, Client};
 #[cfg(doc)]
 use crate::error::Refusal;
@@ -11,7 +13,7 @@ use crate::rules::operate::Redrive;
 use crate::store::messages::{
     Cancel, Delete, Pause, Reap, RedriveOne, Register, Resume, RunAgain, Slice, Sweep,
 };
-use crate::store::questions::{Actions, Pauses};
+use crate::store::questions::{Actions, Pauses, Reasons};
 use crate::store::reaper::{Known, ReapReport};
 use crate::validate::Sizes;
 
@@ -180,6 +182,16 @@ impl Client {
     /// A [`StoreFault`].
     pub async fn resume(&self, target: Target, by: Operator) -> Result<()> {
         self.ask(Resume { by, target }).await
+    }
+
+    /// The registry of reasons: labels by id. A job may have a reason that is in no registry any
+    /// more; it is shown as its id.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreFault`].
+    pub async fn reasons(&self) -> Result<BTreeMap<String, String>> {
+        self.read(Reasons).await
     }
 
     /// What is paused.

@@ -1,5 +1,7 @@
 //! What operators do: cancel, redrive, delete, pause, sweep; each recorded with who and why.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{OptionalExtension, params};
 
 use crate::error::{Error, Refusal, StoreFault};
@@ -75,6 +77,13 @@ impl Txn<'_> {
             });
         }
         Ok(actions)
+    }
+
+    /// The registry of reasons.
+    pub(super) fn reasons(&self) -> Result<BTreeMap<String, String>, StoreFault> {
+        let mut statement = self.conn.prepare_cached(sql::REASONS)?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
     /// What is paused, by whom and since when.

@@ -95,6 +95,17 @@ impl Message for Pauses {
     }
 }
 
+/// The registry of reasons.
+pub(crate) struct Reasons;
+
+impl Message for Reasons {
+    type Reply = BTreeMap<String, String>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        Ok(txn.reasons()?)
+    }
+}
+
 /// What operators have done.
 pub(crate) struct Actions {
     pub(crate) before: i64,

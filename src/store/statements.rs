@@ -230,6 +230,7 @@ statements! {
         ON CONFLICT (provider) DO UPDATE SET closed_until = max(closed_until, ?2)";
     OPEN_GATE = "DELETE FROM leasehold_gates WHERE provider = ?1";
     REASON = "SELECT 1 FROM leasehold_reasons WHERE id = ?1";
+    REASONS = "SELECT id, label FROM leasehold_reasons ORDER BY id";
     PUT_REASON = "INSERT INTO leasehold_reasons (id, label) VALUES (?1, ?2) \
         ON CONFLICT (id) DO UPDATE SET label = ?2";
     ADD_ACTION = "INSERT INTO leasehold_actions (at, actor, action, target, reason, count, \

@@ -360,6 +360,10 @@ async fn who_acts_and_who_claims_has_a_name_that_can_be_kept() {
     }
     let why = Operator::named("ann").because("y".repeat(4_097));
     assert!(client.cancel("a", why).await.unwrap_err().to_string().starts_with("reason is"));
+    client.register_reason("tidy_up", "Tidying up").await.unwrap();
+    let reasons = client.reasons().await.unwrap();
+    assert_eq!(reasons.get("tidy_up").map(String::as_str), Some("Tidying up"));
+    assert_eq!(reasons.len(), 4, "three are built in");
     assert!(client.limit_queue("No Queue", 1).await.unwrap_err().to_string().starts_with("queue"));
     let job = client.job("a").await.unwrap().unwrap();
     assert_eq!((job.status, job.epoch), (Status::Pending, 0), "nothing was done");

@@ -329,6 +329,36 @@ fn takes_bool(file: &File) -> Vec<String> {
     found
 }
 
+/// Sections of SEMANTICS.md that the documentation refers to and that are not there.
+fn lost_sections(file: &File, semantics: &str) -> Vec<String> {
+    let headings: Vec<_> = semantics.lines().filter_map(|line| line.strip_prefix('#')).collect();
+    let mut lost = Vec::new();
+    for (at, _) in file.text.match_indices("SEMANTICS.md, ") {
+        let rest = file.text[at..].replace("///", " ").replace("//!", " ");
+        let cited = rest.split(['.', ';']).nth(1).unwrap_or_default();
+        for title in cited.split('“').skip(1).filter_map(|one| one.split('”').next()) {
+            let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
+            if !headings.iter().any(|heading| heading.trim_matches(['#', ' ']) == title) {
+                lost.push(format!("{}: SEMANTICS.md has no section “{title}”", file.path));
+            }
+        }
+    }
+    lost
+}
+
+#[test]
+fn the_sections_that_are_referred_to_are_there() {
+    let semantics = read("SEMANTICS.md").text;
+    none(production().iter().flat_map(|file| lost_sections(file, &semantics)));
+}
+
+#[test]
+fn a_section_that_is_gone_is_seen() {
+    let text = "/// Specified in SEMANTICS.md, “Here” and\n/// “Not here”.\nfn f() {}";
+    let lost = lost_sections(&File::new("src/x.rs", text), "# Semantics\n\n## Here\n");
+    assert_eq!(lost, ["src/x.rs: SEMANTICS.md has no section “Not here”"]);
+}
+
 #[test]
 fn no_public_operation_takes_a_bool() {
     none(production().iter().flat_map(takes_bool));
