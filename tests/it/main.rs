@@ -12,6 +12,7 @@
 mod application;
 mod around;
 mod bulk;
+mod bulk_edges;
 mod conformance;
 mod disk;
 mod events;
