@@ -23,6 +23,8 @@ const SLICE: u32 = 100;
 const LOOKED_AT: usize = 1_000;
 /// The least pause between two slices, in milliseconds.
 const PAUSE: i64 = 50;
+/// A slice is never due so far ahead, in milliseconds.
+const AHEAD: i64 = 60_000;
 /// A slice whose hooks have taken so long ends with the job that it is at, as the transaction keeps
 /// every other writer waiting, in milliseconds.
 const LONG: i64 = 1_000;
@@ -182,7 +184,13 @@ impl Txn<'_> {
     /// When the next slice of any operation is due.
     pub(super) fn next_bulk(&self) -> Result<Option<i64>> {
         let mut statement = self.conn.prepare_cached(sql::NEXT_BULK)?;
-        Ok(statement.query_row([], |row| row.get(0)).optional()?)
+        let next: Option<i64> = statement.query_row([], |row| row.get(0)).optional()?;
+        Ok(next.map(|at| if self.is_ahead(at) { self.now } else { at }))
+    }
+
+    /// Whether a slice is due at a time that no slice sets: the clock went back since.
+    fn is_ahead(&self, due_at: i64) -> bool {
+        due_at > self.now.saturating_add(AHEAD)
     }
 
     /// Works one slice of one operation off, where one is due; answers when the next is.
@@ -204,8 +212,12 @@ impl Txn<'_> {
     fn due_bulk(&mut self) -> Result<Option<Working>> {
         let conn = self.conn;
         let mut statement = conn.prepare_cached(sql::DUE_BULKS)?;
-        let mut rows = statement.query([self.now])?;
+        let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
+            let due_at: i64 = row.get(17)?;
+            if due_at > self.now && !self.is_ahead(due_at) {
+                continue;
+            }
             match read(row) {
                 Ok(working) if self.is_for_here(&working.bulk)? => return Ok(Some(working)),
                 Ok(_) => {}

@@ -240,8 +240,8 @@ statements! {
         actor, reason, state, pace, started_at, due_at, last_key) VALUES (?1, ?2, ?3, ?4, ?5, \
         ?6, ?7, 'running', ?8, ?9, ?9, ifnull((SELECT max(key) FROM leasehold_job), 0))";
     BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE n <= ?1 ORDER BY n DESC");
-    DUE_BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE state = 'running' \
-        AND due_at <= ?1 ORDER BY due_at");
+    DUE_BULKS = concat!("SELECT ", bulk!(), ", due_at FROM leasehold_bulks \
+        WHERE state = 'running' ORDER BY due_at");
     NEXT_BULK = "SELECT due_at FROM leasehold_bulks WHERE state = 'running' \
         ORDER BY due_at LIMIT 1";
     LATER_BULK = "SELECT due_at FROM leasehold_bulks WHERE state = 'running' AND due_at > ?1 \

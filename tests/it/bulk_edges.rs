@@ -161,6 +161,22 @@ async fn no_job_is_acted_on_twice_where_the_clock_goes_back() {
 }
 
 #[tokio::test]
+async fn it_goes_on_at_once_where_the_clock_goes_back() {
+    let bench = Bench::start(BenchSettings { now: 10_000_000, ..BenchSettings::default() });
+    let bench = bench.await.unwrap();
+    let client = &bench.client;
+    failed(client, 6).await;
+    let bulk = client.start_bulk(NewBulk::new(again(), dead()).pace(2), ann()).await.unwrap();
+    client.reap_once().await.unwrap();
+    bench.clock.advance(-3_600_000);
+    for met in [4, 4, 6] {
+        client.reap_once().await.unwrap();
+        assert_eq!(outcomes(client, bulk).await.len(), met, "still at its pace");
+        bench.clock.advance(500);
+    }
+}
+
+#[tokio::test]
 async fn hooks_that_take_their_time_hold_the_lock_for_few_jobs_at_once() {
     let slow = Hooks::new().on_cancel(|_, _| {
         let begun = std::time::Instant::now();
