@@ -91,6 +91,14 @@ macro_rules! conditions {
                 self
             })+
 
+            /// Whether it has no condition: a time without bounds is none.
+            pub(crate) fn is_empty(&self) -> bool {
+                $(self.$name.is_empty() &&)+
+                $(self.$text.is_empty() &&)+
+                $(self.$span.unwrap_or_default() == Span::default() &&)+
+                true
+            }
+
             /// Whether a job meets it.
             #[must_use]
             pub fn matches(&self, job: &JobSummary) -> bool {
@@ -191,10 +199,6 @@ impl Filter {
     /// All jobs.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 
     /// Its ids, none where it says nothing of them.

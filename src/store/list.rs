@@ -198,6 +198,8 @@ impl Txn<'_> {
         for kind in filter.kinds() {
             kinds.extend(self.cache.known_id(self.conn, kind)?);
         }
+        kinds.sort_unstable();
+        kinds.dedup();
         let statuses: Vec<_> =
             filter.statuses().into_iter().filter(|status| !status.is_live()).collect();
         let lists = kinds.len() * statuses.len();

@@ -65,7 +65,10 @@ impl Message for Bulks {
     type Reply = Vec<Bulk>;
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
-        Ok(txn.bulks(self.one, self.limit)?)
+        Ok(match self.one {
+            Some(n) => txn.bulk(n)?.into_iter().collect(),
+            None => txn.bulks(self.limit)?,
+        })
     }
 }
 

@@ -244,9 +244,11 @@ statements! {
         actor, reason, state, pace, started_at, due_at, last_key) VALUES (?1, ?2, ?3, ?4, ?5, \
         ?6, ?7, 'running', ?8, ?9, ?9, ifnull((SELECT max(key) FROM leasehold_job), 0))";
     BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE n <= ?1 ORDER BY n DESC");
-    DUE_BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE state = 'running' \
-        AND due_at <= ?1 ORDER BY due_at LIMIT 100");
+    DUE_BULKS = concat!("SELECT ", bulk!(), ", due_at FROM leasehold_bulks \
+        WHERE state = 'running' ORDER BY due_at");
     NEXT_BULK = "SELECT due_at FROM leasehold_bulks WHERE state = 'running' \
+        ORDER BY due_at LIMIT 1";
+    LATER_BULK = "SELECT due_at FROM leasehold_bulks WHERE state = 'running' AND due_at > ?1 \
         ORDER BY due_at LIMIT 1";
     SWITCH_BULK = "UPDATE leasehold_bulks SET state = ?2, due_at = ?3 WHERE n = ?1";
     ADVANCE_BULK = "UPDATE leasehold_bulks SET place_at = ?2, place_key = ?3, done = ?4, \
@@ -254,6 +256,7 @@ statements! {
         finished_at = CASE WHEN ?7 THEN ?8 END WHERE n = ?1";
     ADD_BULK_ROW = "INSERT INTO leasehold_bulk_rows (bulk, id, at, outcome, detail) \
         VALUES (?1, ?2, ?3, ?4, ?5)";
+    BULK_ROW_OF = "SELECT 1 FROM leasehold_bulk_rows WHERE bulk = ?1 AND id = ?2";
     BULK_ROWS = "SELECT n, id, at, outcome, detail FROM leasehold_bulk_rows \
         WHERE bulk = ?1 AND n > ?2 ORDER BY n";
     DROP_OLD_BULK_ROWS = "DELETE FROM leasehold_bulk_rows WHERE n IN (SELECT r.n \

@@ -1,5 +1,6 @@
 //! What a runtime tells: events, counts of itself, and troubles that a person must see to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold::testing::{Bench, BenchSettings, Faults, Lab, Point};
@@ -9,6 +10,7 @@ use leasehold::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::model::Rng;
 use crate::support::{Act, Bystander, Signals, act, record};
 
 /// The next so many events, in short.
@@ -245,9 +247,56 @@ async fn health_names_endings_that_nobody_serves() {
 #[tokio::test]
 async fn counts_of_itself_name_claims_that_could_not_be_made() {
     let lab = Lab::start(Runtime::in_memory().state(Signals::default()).handle(act)).await.unwrap();
+    // Whoever claims is there by then.
+    lab.settle().await;
     let before = lab.runtime.stats().claim_errors;
     lab.faults.arm(Point::Commit, 1);
     lab.enqueue(Act::Done).await.unwrap();
     lab.settle().await;
     assert_eq!((before, lab.runtime.stats().claim_errors), (0, 1));
+}
+
+#[tokio::test]
+async fn each_end_is_told_once_where_batches_are_taken_back_and_run_again() {
+    let seed = std::env::var("LEASEHOLD_SEED").map_or(1, |text| text.parse().unwrap());
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let builder = Runtime::in_memory().state(Signals::default()).handle(act);
+    let lab = Lab::start(builder).await.unwrap();
+    let (client, mut events) = (lab.client(), lab.client().events());
+    let mut told = BTreeMap::<String, Vec<Status>>::new();
+    let mut ids = Vec::new();
+    for _ in 0..60 {
+        for _ in 0..5 {
+            let job = rng.of(&[Act::Done, Act::Fail, Act::Panic, Act::Sleep(500)]);
+            ids.push(lab.enqueue(job).await.unwrap());
+        }
+        lab.faults.arm(Point::Message, u32::try_from(rng.below(4)).unwrap());
+        if rng.one_in(3) {
+            let id = rng.of(&ids);
+            let _ended = client.cancel(id, Operator::named("ann")).await;
+        }
+        lab.advance(Duration::from_millis(400)).await;
+        while let Some(event) = events.try_next() {
+            let Event::Job(event) = event else { panic!("{event:?}") };
+            if !event.status.is_live() {
+                told.entry(event.id.to_string()).or_default().push(event.status);
+            }
+        }
+    }
+    lab.faults.arm(Point::Message, 0);
+    for _ in 0..20 {
+        lab.advance(Duration::from_secs(1)).await;
+    }
+    while let Some(event) = events.try_next() {
+        let Event::Job(event) = event else { panic!("{event:?}") };
+        if !event.status.is_live() {
+            told.entry(event.id.to_string()).or_default().push(event.status);
+        }
+    }
+    for id in ids {
+        let status = record(&client, &id).await.status;
+        assert_eq!(told.remove(&id.to_string()), Some(vec![status]), "{id}");
+    }
+    assert!(told.is_empty(), "{told:?}");
 }

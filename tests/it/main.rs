@@ -12,6 +12,8 @@
 mod application;
 mod around;
 mod bulk;
+mod bulk_edges;
+mod bulk_processes;
 mod conformance;
 mod disk;
 mod events;
@@ -28,6 +30,7 @@ mod leases;
 mod lists;
 mod model;
 mod own_connection;
+mod pages;
 mod panics;
 mod plain_sql;
 mod plain_statements;

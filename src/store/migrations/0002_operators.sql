@@ -79,6 +79,7 @@ CREATE TABLE leasehold_bulk_rows (
   detail  TEXT
 ) STRICT;
 CREATE INDEX leasehold_bulk_rows_of ON leasehold_bulk_rows (bulk, n);
+CREATE UNIQUE INDEX leasehold_bulk_rows_once ON leasehold_bulk_rows (bulk, id);
 
 -- All bytes in their order, to make an id of.
 CREATE TABLE leasehold_bytes (one INTEGER PRIMARY KEY CHECK (one = 1), bytes BLOB NOT NULL) STRICT;

@@ -11,6 +11,7 @@ mod play;
 mod rules;
 mod world;
 
+pub use world::Rng;
 use world::World;
 
 const SEEDS: u64 = 180;

@@ -13,6 +13,10 @@ use super::rules::{self, ANY, End, KEEP, KEY_LIMITS, KINDS, QUEUE_LIMIT};
 pub struct Rng(u64);
 
 impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
