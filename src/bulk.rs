@@ -200,7 +200,8 @@ impl Client {
     /// [`StoreFault`].
     pub async fn start_bulk(&self, bulk: NewBulk, by: Operator) -> Result<i64> {
         bulk.check()?;
-        self.ask(StartBulk { by, bulk }).await
+        let minted = self.host.entropy.uuid(self.host.clock.now());
+        self.ask_again(|| StartBulk { by: by.clone(), bulk: bulk.clone(), minted }).await
     }
 
     /// The operations on many jobs, the last started first, at most `limit`.

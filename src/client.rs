@@ -19,7 +19,7 @@ use crate::store::messages::{Claim, ClaimById, Enqueue, Message, Scoped};
 use crate::store::questions::{AllTotals, Attempts, CountAll, FindJob, WhyWaiting};
 
 /// How often a new job whose answer was lost is asked for.
-pub(crate) const ASK_AGAIN: u32 = 5;
+const ASK_AGAIN: u32 = 5;
 
 /// A handle on the jobs of a database: enqueues, looks, acts. Cheap to clone.
 ///
@@ -70,6 +70,18 @@ impl Client {
     /// Sends a message to the store, with the scope.
     pub(crate) async fn ask<M: Message>(&self, message: M) -> Result<M::Reply> {
         self.host.store.ask(Scoped { scope: self.scope.clone(), message }).await
+    }
+
+    /// The same of a message that may be asked again where its answer was lost: what it makes has
+    /// an id that was minted once.
+    pub(crate) async fn ask_again<M: Message>(&self, message: impl Fn() -> M) -> Result<M::Reply> {
+        let mut asked = 1;
+        loop {
+            match self.ask(message()).await {
+                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
+                answer => return answer,
+            }
+        }
     }
 
     /// Asks a question, with the scope.
@@ -142,13 +154,7 @@ impl Client {
         let minted = |_: &NewJob| JobId::minted(self.host.entropy.uuid(now));
         let jobs: Vec<_> = jobs.into_iter().map(|job| (minted(&job), job)).collect();
         let message = || Enqueue(jobs.iter().map(|(id, job)| (job.clone(), id.clone())).collect());
-        let mut asked = 1;
-        loop {
-            match self.ask(message()).await {
-                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
-                answer => return answer,
-            }
-        }
+        self.ask_again(message).await
     }
 
     /// A job as it stands, with its payload and result.

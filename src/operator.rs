@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::client::{ASK_AGAIN, Client};
+use crate::client::Client;
+use crate::error::Result;
 #[cfg(doc)]
-use crate::error::Refusal;
-use crate::error::{Error, Result, StoreFault};
+use crate::error::{Refusal, StoreFault};
 use crate::hooks::Hooks;
 use crate::job::{JobId, Status};
 use crate::kind::Settings;
@@ -136,14 +136,7 @@ impl Client {
     pub async fn run_again(&self, id: impl Into<JobId>, by: Operator) -> Result<JobId> {
         let minted = JobId::minted(self.host.entropy.uuid(self.host.clock.now()));
         let id = id.into();
-        let message = || RunAgain { by: by.clone(), id: id.clone(), minted: minted.clone() };
-        let mut asked = 1;
-        loop {
-            match self.ask(message()).await {
-                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
-                answer => return answer,
-            }
-        }
+        self.ask_again(|| RunAgain { by: by.clone(), id: id.clone(), minted: minted.clone() }).await
     }
 
     /// Deletes an ended job with all that hangs on it.

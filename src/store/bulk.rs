@@ -2,6 +2,7 @@
 //! how far it has come land together.
 
 use rusqlite::{OptionalExtension, Row as SqlRow, params};
+use uuid::Uuid;
 
 use crate::bulk::{Bulk, BulkAction, BulkOutcome, BulkState, NewBulk};
 use crate::clock::{Clock, SystemClock};
@@ -75,7 +76,20 @@ fn read(row: &SqlRow<'_>) -> Result<Working> {
 
 impl Txn<'_> {
     /// Starts an operation.
-    pub(super) fn start_bulk(&mut self, new: &NewBulk, by: &Operator) -> Result<i64, Error> {
+    /// `minted` tells it from others, so that asking again after a lost answer starts no second.
+    pub(super) fn start_bulk(
+        &mut self,
+        new: &NewBulk,
+        minted: Uuid,
+        by: &Operator,
+    ) -> Result<i64, Error> {
+        let known = {
+            let mut statement = self.conn.prepare_cached(sql::BULK_MINTED)?;
+            statement.query_row([minted.as_bytes()], |row| row.get(0)).optional()?
+        };
+        if let Some(known) = known {
+            return Ok(known);
+        }
         let text = |error: serde_json::Error| StoreFault::Sql(error.to_string());
         let action = serde_json::to_string(&new.action).map_err(text)?;
         let filter = serde_json::to_string(&new.filter).map_err(text)?;
@@ -92,6 +106,7 @@ impl Txn<'_> {
             by.reason,
             new.pace,
             self.now,
+            minted.as_bytes(),
         ])?;
         let n = self.conn.last_insert_rowid();
         let what = format!("bulk {}", new.action.action());

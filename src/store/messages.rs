@@ -347,6 +347,7 @@ impl Message for Register {
 pub(crate) struct StartBulk {
     pub(crate) by: Operator,
     pub(crate) bulk: NewBulk,
+    pub(crate) minted: uuid::Uuid,
 }
 
 impl Message for StartBulk {
@@ -354,7 +355,7 @@ impl Message for StartBulk {
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<i64, Error> {
         validate::operator(&self.by, txn.sizes()?)?;
-        txn.start_bulk(&self.bulk, &self.by)
+        txn.start_bulk(&self.bulk, self.minted, &self.by)
     }
 }
 

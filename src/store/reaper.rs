@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::OptionalExtension;
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, StoreFault};
 use crate::job::Status;
 use crate::rules::reap::{Judge, finish, reap};
@@ -17,6 +18,9 @@ use super::txn::Txn;
 
 /// Rows decided in one pass, of each sort.
 pub(super) const BATCH: usize = 100;
+/// A pass whose hooks have taken so long asks no more of them, as the transaction keeps every other
+/// writer waiting, in milliseconds.
+const LONG: i64 = 1_000;
 /// How long an ending may be owed before nobody is thought to serve it, in milliseconds.
 const SERVED_WITHIN: i64 = 60_000;
 
@@ -93,7 +97,13 @@ impl Txn<'_> {
             .map(|row| (row, true))
             .chain(lost.into_iter().map(|row| (row, false)))
             .partition(|(row, _)| row.detail.cancel_requested_at.is_some());
+        // Real time, whatever the runtime's clock.
+        let clock = SystemClock::new();
         for (row, owed) in first.into_iter().chain(then) {
+            if clock.monotonic() >= LONG && self.has_hooks(&row.kind) {
+                pass.more = true;
+                continue;
+            }
             pass.report.scanned += 1;
             self.decide(&row, owed, &mut pass)?;
         }

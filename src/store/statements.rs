@@ -241,8 +241,9 @@ statements! {
         FROM leasehold_actions ORDER BY n LIMIT 100) WHERE at < ?1)";
 
     ADD_BULK = "INSERT INTO leasehold_bulks (action, filter, scoped, tenant, organization, \
-        actor, reason, state, pace, started_at, due_at, last_key) VALUES (?1, ?2, ?3, ?4, ?5, \
-        ?6, ?7, 'running', ?8, ?9, ?9, ifnull((SELECT max(key) FROM leasehold_job), 0))";
+        actor, reason, state, pace, started_at, due_at, minted, last_key) VALUES (?1, ?2, ?3, \
+        ?4, ?5, ?6, ?7, 'running', ?8, ?9, ?9, ?10, ifnull((SELECT max(key) FROM leasehold_job), 0))";
+    BULK_MINTED = "SELECT n FROM leasehold_bulks WHERE minted = ?1";
     BULKS = concat!("SELECT ", bulk!(), " FROM leasehold_bulks WHERE n <= ?1 ORDER BY n DESC");
     DUE_BULKS = concat!("SELECT ", bulk!(), ", due_at FROM leasehold_bulks \
         WHERE state = 'running' ORDER BY due_at");

@@ -319,6 +319,28 @@ fn a_claim_costs_the_same_whatever_lies_around_it() {
 }
 
 #[test]
+fn the_scope_of_a_message_ends_with_it() {
+    let mut rig = Rig::new();
+    rig.enqueue([raw("mail")]);
+    let answers: Arc<Mutex<Vec<i64>>> = Arc::default();
+    let count = |scope: Option<crate::Scope>| {
+        let answers = answers.clone();
+        let count = super::questions::CountAll;
+        let note = move |counts: Result<crate::Counts, Error>| {
+            answers.lock().unwrap().push(counts.unwrap().ready);
+        };
+        match scope {
+            None => Envelope::seal(count, note),
+            scope => Envelope::seal(super::messages::Scoped { scope, message: count }, note),
+        }
+    };
+    // In one batch: the runtime's own messages have no scope, and none of another's.
+    let other = Some(crate::Scope::tenant("other"));
+    rig.engine.run(vec![count(None), count(other), count(None)], None);
+    assert_eq!(*answers.lock().unwrap(), [1, 0, 1]);
+}
+
+#[test]
 fn a_message_that_fails_takes_no_other_with_it() {
     let mut rig = Rig::new();
     let bystander = rig.enqueue([raw("mail")]).remove(0);

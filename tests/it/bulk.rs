@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::testing::{Bench, BenchSettings, Lab};
+use leasehold::testing::{Bench, BenchSettings, Lab, Point};
 use leasehold::{
     Bulk, BulkAction, BulkState, Client, ErrorClass, Failed, Filter, Hooks, JobId, NewBulk, NewJob,
     Operator, Phase, Redrive, Refusal, Runtime, Scope, Settings, Status,
@@ -230,4 +230,32 @@ async fn a_runtime_works_it_off_by_itself() {
     lab.settle().await;
     assert_eq!(lab.job(&id).await.unwrap().status, Status::Cancelled);
     assert_eq!(bulk(&lab.client(), n).await.state, BulkState::Done);
+}
+
+#[tokio::test]
+async fn jobs_that_are_enqueued_after_its_start_are_not_touched() {
+    let bench = Bench::start(BenchSettings::default()).await.unwrap();
+    let client = &bench.client;
+    let mail = |id: String| NewJob::raw("mail", None).id(id);
+    client.enqueue_many((0..3).map(|n| mail(n.to_string()))).await.unwrap();
+    let all = NewBulk::new(BulkAction::Cancel, Filter::new().kind("mail"));
+    let id = client.start_bulk(all.pace(1), ann()).await.unwrap();
+    for n in 0..5 {
+        client.enqueue(mail(format!("late-{n}"))).await.unwrap();
+        client.reap_once().await.unwrap();
+        bench.clock.advance(1_000);
+    }
+    let done = bulk(client, id).await;
+    assert_eq!((done.state, done.done, ready(client).await), (BulkState::Done, 3, 5));
+}
+
+#[tokio::test]
+async fn a_start_whose_answer_is_lost_starts_one() {
+    let lab = Lab::start(Runtime::in_memory().state(Signals::default()).handle(act)).await.unwrap();
+    lab.settle().await;
+    lab.faults.arm(Point::Commit, 2);
+    let all = NewBulk::new(BulkAction::Cancel, Filter::new().kind("mail"));
+    let id = lab.client().start_bulk(all, ann()).await.unwrap();
+    let bulks = lab.client().bulks(9).await.unwrap();
+    assert_eq!((bulks.len(), bulks[0].id), (1, id));
 }

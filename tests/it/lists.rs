@@ -311,3 +311,42 @@ async fn a_page_looks_at_so_many_jobs_and_the_next_goes_on() {
     assert_eq!((page.jobs.len(), page.next), (1, None));
     assert_eq!(page.jobs[0].allowed(Action::Delete), Allowed::Refused("live"));
 }
+
+#[tokio::test]
+async fn a_scoped_list_shows_its_own_jobs_by_whatever_index() {
+    let bench = bench().await;
+    let client = &bench.client;
+    client.register("mail", Settings::new()).await.unwrap();
+    let scopes = [
+        (Scope::of_nobody(), None, None),
+        (Scope::tenant("t"), Some("t"), None),
+        (Scope::tenant("t").organization("o"), Some("t"), Some("o")),
+    ];
+    for (n, (_, tenant, organization)) in scopes.iter().enumerate() {
+        for state in ["waits", "runs", "ended"] {
+            let mut job = raw("mail").id(format!("{n}-{state}")).subject_id("42");
+            job = tenant.iter().fold(job, |job, tenant| job.tenant(*tenant));
+            job = organization.iter().fold(job, |job, one| job.organization(*one));
+            let id = client.enqueue(job).await.unwrap().id;
+            match state {
+                "runs" => drop(client.claim_by_id(id, "w").await.unwrap().unwrap()),
+                "ended" => end(&bench, &id, Status::Cancelled).await,
+                _ => {}
+            }
+        }
+    }
+    for (n, (scope, ..)) in scopes.iter().enumerate() {
+        let client = client.scoped(scope.clone());
+        let mine = |states: &[&str]| states.iter().map(|one| format!("{n}-{one}")).collect();
+        let all: Vec<String> = mine(&["waits", "runs", "ended"]);
+        for filter in [Filter::new(), Filter::new().kind("mail"), Filter::new().subject_id("42")] {
+            assert_eq!(ids(&client, filter, Order::Oldest).await, all);
+        }
+        let running = Filter::new().status(Status::Running);
+        assert_eq!(ids(&client, running, Order::Newest).await, mine(&["runs"]));
+        let ended: Vec<String> = mine(&["ended"]);
+        assert_eq!(ids(&client, Filter::new(), Order::EndedNewest).await, ended);
+        let others = (0..3).fold(Filter::new(), |all, n| all.id(JobId::new(&format!("{n}-ended"))));
+        assert_eq!(ids(&client, others, Order::Oldest).await, ended);
+    }
+}

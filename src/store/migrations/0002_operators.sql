@@ -45,6 +45,8 @@ ALTER TABLE leasehold_actions ADD COLUMN filter TEXT;
 -- Operations on many jobs: a frozen filter and an action, worked off a slice at a time.
 CREATE TABLE leasehold_bulks (
   n            INTEGER PRIMARY KEY,
+  -- Minted by whoever starts it, so that asking again after a lost answer starts no second one.
+  minted       BLOB    NOT NULL UNIQUE CHECK (length(minted) = 16),
   action       TEXT    NOT NULL CHECK (json_valid(action)),
   filter       TEXT    NOT NULL CHECK (json_valid(filter)),
   scoped       INTEGER NOT NULL CHECK (scoped IN (0, 1)),
