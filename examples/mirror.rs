@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::rusqlite::{self, Connection};
-use leasehold::{Ctx, Event, Hooks, Job, JobError, JobResult, NewJob, Operator, Outcome};
+use leasehold::{
+    AttemptOutcome, Ctx, Event, Hooks, Job, JobError, JobResult, NewJob, Operator, Outcome,
+};
 use leasehold::{JobRecord, Preset, Retry, Runtime, Settings, Status};
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +109,7 @@ async fn main() -> anyhow::Result<()> {
     let mut events = runtime.events();
     runtime.enqueue(Collect::of("dan")).await?;
     while let Some(event) = events.next().await {
-        if matches!(event, Event::Job(event) if event.outcome == Some("retried")) {
+        if matches!(event, Event::Job(event) if event.outcome == Some(AttemptOutcome::Retried)) {
             break;
         }
     }

@@ -6,7 +6,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::client::Client;
-use crate::job::{JobId, Status};
+use crate::job::{AttemptOutcome, JobId, Status};
 use crate::rules::History;
 use crate::rules::row::Row;
 use crate::words::words;
@@ -50,9 +50,8 @@ pub struct JobEvent {
     pub epoch: i64,
     /// The job's status after it.
     pub status: Status,
-    /// How the attempt ended, in the word of the job's history: `completed`, `retried`, `failed`,
-    /// `deferred`, `yielded`, `interrupted`, `snoozed`, `released`, `cancelled`, `poison`, `lost`.
-    pub outcome: Option<&'static str>,
+    /// How the attempt ended, where one did.
+    pub outcome: Option<AttemptOutcome>,
     /// When, in UTC milliseconds.
     pub at: i64,
 }
@@ -91,12 +90,12 @@ impl JobEvent {
             Status::Cancelled => What::Cancelled,
             _ if new.detail.parked_at.is_some() => What::Parked,
             Status::Pending if !old.status.is_live() => What::Redriven,
-            _ if ended_by_holder && outcome != Some("lost") => What::Settled,
+            _ if ended_by_holder && outcome != Some(AttemptOutcome::Lost) => What::Settled,
             _ => What::Reaped,
         };
         let outcome = match (what, new.status) {
             // The first try is in no history.
-            (What::Settled, Status::Completed) => Some("completed"),
+            (What::Settled, Status::Completed) => Some(AttemptOutcome::Completed),
             _ => outcome,
         };
         Some(Self {

@@ -14,7 +14,9 @@ use uuid::Uuid;
 use crate::handler::JobError;
 use crate::kind::Settings;
 use crate::new_job::NewJob;
-pub use crate::words::{Action, By, ErrorClass, Phase, Preset, State, Status, Verdict, Waiting};
+pub use crate::words::{
+    Action, AttemptOutcome, By, ErrorClass, Phase, Preset, State, Status, Verdict, Waiting,
+};
 
 /// A job's payload type: the data, the name of its kind, and the kind's settings.
 ///

@@ -59,7 +59,10 @@ pub use filter::Filter;
 pub use handler::{JobError, JobOutput, JobResult, Outcome};
 pub use health::HealthReport;
 pub use hooks::{BoxError, Hooks, Tx};
-pub use job::{Action, By, ErrorClass, Job, JobId, Phase, Preset, State, Status, Verdict, Waiting};
+pub use job::{
+    Action, AttemptOutcome, By, ErrorClass, Job, JobId, Phase, Preset, State, Status, Verdict,
+    Waiting,
+};
 pub use json::Json;
 pub use kind::{Retry, Settings};
 pub use lease::{Failed, Lease};

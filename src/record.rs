@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::job::{Action, ErrorClass, JobId, Phase, State, Status, Verdict, Waiting};
+use crate::job::{
+    Action, AttemptOutcome, ErrorClass, JobId, Phase, State, Status, Verdict, Waiting,
+};
 use crate::json::Json;
 use crate::rules::table::{Allowed, allowed};
 
@@ -133,7 +135,7 @@ pub struct Attempt {
     /// When it ended, in UTC milliseconds.
     pub ended_at: i64,
     /// How it ended.
-    pub outcome: String,
+    pub outcome: AttemptOutcome,
     /// The error, or what was refused.
     pub error: Option<String>,
 }

@@ -218,6 +218,36 @@ impl State {
 }
 
 words! {
+    /// How an attempt ended, in a job's history.
+    AttemptOutcome {
+        /// The job is done.
+        Completed = "completed",
+        /// It failed, and the job is tried again.
+        Retried = "retried",
+        /// It failed, and so did the job.
+        Failed = "failed",
+        /// It met a rate limit, and the job is tried later.
+        Deferred = "deferred",
+        /// It handed back after a slice.
+        Yielded = "yielded",
+        /// A stop cut it short.
+        Interrupted = "interrupted",
+        /// It wanted the job later.
+        Snoozed = "snoozed",
+        /// It handed back unstarted.
+        Released = "released",
+        /// The job has ended because somebody asked.
+        Cancelled = "cancelled",
+        /// It handed back without progress once too often.
+        Poison = "poison",
+        /// Its holder was lost, or came too late.
+        Lost = "lost",
+        /// In a word that this version does not know.
+        Unknown = "unknown",
+    }
+}
+
+words! {
     /// What can happen to a job: by a worker, its holder, the reaper, or an operator.
     Action {
         /// A worker takes it.

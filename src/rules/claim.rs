@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::facts::Facts;
-use crate::job::{Status, Verdict};
+use crate::job::{AttemptOutcome, Status, Verdict};
 
 use super::row::Row;
 use super::{Change, reap};
@@ -38,7 +38,7 @@ pub(crate) fn meet(row: &Row, facts: &Facts, by: Claimant, now: i64) -> Met {
         let error = exhausted(row);
         new.detail.last_error = Some(error.clone());
         new.fail(Verdict::AttemptsExhausted, now);
-        return Met::Ended(Box::new(Change::to(new).noting("failed", Some(&error))));
+        return Met::Ended(Box::new(Change::to(new).noting(AttemptOutcome::Failed, Some(&error))));
     }
     if row.run_at > now && !by.early {
         return Met::NotDue;

@@ -33,7 +33,7 @@ pub(crate) mod text;
 #[cfg(test)]
 mod grid;
 
-use crate::job::Verdict;
+use crate::job::{AttemptOutcome, Verdict};
 use crate::json::Json;
 use row::Row;
 
@@ -57,7 +57,7 @@ pub(crate) struct Change {
 /// An attempt's entry in the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct History {
-    pub(crate) outcome: &'static str,
+    pub(crate) outcome: AttemptOutcome,
     pub(crate) error: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Change {
         Self { row, result: None, drop_checkpoints: false, history: None, gate: None }
     }
 
-    fn noting(mut self, outcome: &'static str, error: Option<&str>) -> Self {
+    fn noting(mut self, outcome: AttemptOutcome, error: Option<&str>) -> Self {
         self.history = Some(History { outcome, error: error.map(str::to_owned) });
         self
     }

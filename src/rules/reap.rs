@@ -1,7 +1,7 @@
 //! What a pass of the reaper decides about a row.
 
 use crate::facts::{Facts, Orphan};
-use crate::job::Verdict;
+use crate::job::{AttemptOutcome, Verdict};
 
 use super::claim::exhausted;
 use super::row::Row;
@@ -37,19 +37,20 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
         new.give_back();
         new.epoch = new.epoch.saturating_add(1);
         new.wait(now, now);
-        return Change::to(new).noting("lost", Some("its holder was lost before it started"));
+        return Change::to(new)
+            .noting(AttemptOutcome::Lost, Some("its holder was lost before it started"));
     }
     if row.attempts >= row.max_attempts {
         let error = format!("the holder of the last attempt was lost: {}", exhausted(row));
         new.detail.last_error = Some(error.clone());
         new.fail(Verdict::AttemptsExhausted, now);
-        return Change::to(new).noting("lost", Some(&error));
+        return Change::to(new).noting(AttemptOutcome::Lost, Some(&error));
     }
     if facts.orphan == Orphan::Park {
         let error = "its holder was lost, and its kind parks such jobs";
         new.detail.last_error = Some(error.to_owned());
         new.fail(Verdict::Orphaned, now);
-        return Change::to(new).noting("lost", Some(error));
+        return Change::to(new).noting(AttemptOutcome::Lost, Some(error));
     }
     if row.stalls >= facts.max_stalls {
         let error = format!(
@@ -59,14 +60,14 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
         );
         new.detail.last_error = Some(error.clone());
         new.fail(Verdict::Poison, now);
-        return Change::to(new).noting("lost", Some(&error));
+        return Change::to(new).noting(AttemptOutcome::Lost, Some(&error));
     }
     let wait = backoff::orphan(&facts.orphan_backoff, row.stalls);
     new.stalls = new.stalls.saturating_add(i64::from(!row.committed()));
     new.detail.redrives = new.detail.redrives.saturating_add(1);
     new.epoch = new.epoch.saturating_add(1);
     new.wait(now.saturating_add(wait), now);
-    Change::to(new).noting("lost", Some("its holder was lost"))
+    Change::to(new).noting(AttemptOutcome::Lost, Some("its holder was lost"))
 }
 
 /// Ends a row that is owed an ending: a cancel before a verdict.
@@ -75,11 +76,11 @@ pub(crate) fn finish(row: &Row, now: i64) -> Change {
     match row.detail.verdict {
         Some(verdict) if row.detail.cancel_requested_at.is_none() => {
             new.fail(verdict, now);
-            Change::to(new).noting("failed", row.detail.last_error.as_deref())
+            Change::to(new).noting(AttemptOutcome::Failed, row.detail.last_error.as_deref())
         }
         _ => {
             new.cancel(now);
-            Change::to(new).noting("cancelled", None)
+            Change::to(new).noting(AttemptOutcome::Cancelled, None)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Refusal;
 use crate::facts::Facts;
-use crate::job::{Action, ErrorClass, Status, Verdict};
+use crate::job::{Action, AttemptOutcome, ErrorClass, Status, Verdict};
 use crate::json::Json;
 
 use super::operate::Redrive;
@@ -125,7 +125,7 @@ fn decide(
         }
         new.cancel(now);
         new.detail.last_error = error.clone().or(new.detail.last_error);
-        return Change::to(new).noting("cancelled", error.as_deref());
+        return Change::to(new).noting(AttemptOutcome::Cancelled, error.as_deref());
     }
     match settle {
         Settle::Complete(result) => complete(new, facts, result.clone(), now),
@@ -136,21 +136,21 @@ fn decide(
             new.detail.interruptions = new.detail.interruptions.saturating_add(1);
             new.give_back();
             new.wait(now, now);
-            Change::to(new).noting("interrupted", None)
+            Change::to(new).noting(AttemptOutcome::Interrupted, None)
         }
         Settle::Snooze(ms) => {
             new.give_back();
             new.wait(now.saturating_add(*ms), now);
-            Change::to(new).noting("snoozed", None)
+            Change::to(new).noting(AttemptOutcome::Snoozed, None)
         }
         Settle::Release => {
             new.give_back();
             new.wait(now, now);
-            Change::to(new).noting("released", None)
+            Change::to(new).noting(AttemptOutcome::Released, None)
         }
         Settle::Cancelled => {
             new.cancel(now);
-            Change::to(new).noting("cancelled", None)
+            Change::to(new).noting(AttemptOutcome::Cancelled, None)
         }
     }
 }
@@ -166,7 +166,7 @@ fn complete(mut new: Row, facts: &Facts, result: Option<Json>, now: i64) -> Chan
     change.result = result;
     change.drop_checkpoints = true;
     change.gate = facts.provider.as_ref().map(|_| Gate::Open);
-    if first_try { change } else { change.noting("completed", None) }
+    if first_try { change } else { change.noting(AttemptOutcome::Completed, None) }
 }
 
 fn fail(
@@ -184,11 +184,11 @@ fn fail(
     let outcome = match failure.class {
         ErrorClass::Terminal => {
             new.fail(Verdict::Terminal, now);
-            "failed"
+            AttemptOutcome::Failed
         }
         ErrorClass::Unrecoverable => {
             new.fail(Verdict::Unrecoverable, now);
-            "failed"
+            AttemptOutcome::Failed
         }
         ErrorClass::RateLimited => {
             new.detail.rate_limit_hits = new.detail.rate_limit_hits.saturating_add(1);
@@ -196,24 +196,24 @@ fn fail(
             let hits = new.detail.rate_limit_hits;
             if hits > facts.defer.max_hits {
                 new.fail(Verdict::RateLimitExhausted, now);
-                "failed"
+                AttemptOutcome::Failed
             } else {
                 let wait = backoff::defer(&facts.defer, hits, failure.retry_after, draw);
                 let until = now.saturating_add(wait);
                 new.give_back();
                 new.wait(until, now);
                 gate = facts.provider.as_ref().map(|_| Gate::CloseUntil(until));
-                "deferred"
+                AttemptOutcome::Deferred
             }
         }
         ErrorClass::Transient if new.attempts < new.max_attempts => {
             let wait = backoff::retry(&facts.retry, new.attempts, failure.retry_after, draw);
             new.wait(now.saturating_add(wait), now);
-            "retried"
+            AttemptOutcome::Retried
         }
         ErrorClass::Transient => {
             new.fail(failure.verdict, now);
-            "failed"
+            AttemptOutcome::Failed
         }
     };
     let mut change = Change::to(new).noting(outcome, Some(&error));
@@ -235,10 +235,10 @@ fn hand_back(mut new: Row, facts: &Facts, now: i64) -> Change {
         );
         new.detail.last_error = Some(error.clone());
         new.fail(Verdict::Poison, now);
-        return Change::to(new).noting("poison", Some(&error));
+        return Change::to(new).noting(AttemptOutcome::Poison, Some(&error));
     }
     new.wait(now, now);
-    Change::to(new).noting("yielded", None)
+    Change::to(new).noting(AttemptOutcome::Yielded, None)
 }
 
 /// Why an ending did not land.

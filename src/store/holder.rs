@@ -7,7 +7,7 @@ use crate::error::{Error, Refusal, StoreFault};
 use crate::events::What;
 use crate::facts::Facts;
 use crate::hooks::Hooks;
-use crate::job::{Action, Status};
+use crate::job::{Action, AttemptOutcome, Status};
 use crate::json::Json;
 use crate::rules::row::{Row, WriteMark};
 use crate::rules::settle::{Refused, settle, touch};
@@ -73,7 +73,7 @@ impl Txn<'_> {
                 if let Some(row) = &row {
                     self.note_refused(write, how, &refusal)?;
                     let late = Row { epoch: write.holder.epoch, ..row.clone() };
-                    self.happened(What::Lost, &late, Some("lost"));
+                    self.happened(What::Lost, &late, Some(AttemptOutcome::Lost));
                 }
                 return Err(refusal.into());
             }
@@ -107,7 +107,7 @@ impl Txn<'_> {
             other => format!("{other:?}").to_lowercase(),
         };
         let text = crate::rules::text::stored(Some(&format!("{refusal}; it had {what}")));
-        let entry = History { outcome: "lost", error: Some(text) };
+        let entry = History { outcome: AttemptOutcome::Lost, error: Some(text) };
         self.add_late(write.key, write.holder.epoch, &entry)
     }
 

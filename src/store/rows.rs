@@ -324,7 +324,7 @@ impl Txn<'_> {
 
     /// Adds to a job's history, which keeps the last hundred entries.
     pub(super) fn add_history(&mut self, key: i64, epoch: i64, entry: &History) -> Result<()> {
-        let (outcome, error) = (entry.outcome, &entry.error);
+        let (outcome, error) = (entry.outcome.as_str(), &entry.error);
         let entry = params![key, epoch, self.now, outcome, error];
         self.conn.prepare_cached(sql::INSERT_ATTEMPT)?.execute(entry)?;
         if epoch > 50 {
@@ -336,7 +336,7 @@ impl Txn<'_> {
     /// Adds what a holder came with after its lease was another's. Who it was is not in the
     /// row any more.
     pub(super) fn add_late(&mut self, key: i64, epoch: i64, entry: &History) -> Result<()> {
-        let (outcome, error) = (entry.outcome, &entry.error);
+        let (outcome, error) = (entry.outcome.as_str(), &entry.error);
         let entry = params![key, epoch, self.now, outcome, error];
         self.conn.prepare_cached(sql::INSERT_LATE)?.execute(entry)?;
         self.conn.prepare_cached(sql::TRIM_ATTEMPTS)?.execute([key])?;

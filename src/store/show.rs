@@ -3,7 +3,7 @@
 use rusqlite::OptionalExtension;
 
 use crate::error::StoreFault;
-use crate::job::JobId;
+use crate::job::{AttemptOutcome, JobId};
 use crate::json::Json;
 use crate::record::{Attempt, JobRecord};
 
@@ -95,7 +95,9 @@ impl Txn<'_> {
                 owner: read_text(row, 1)?.map(Into::into),
                 claimed_at: row.get(2)?,
                 ended_at: row.get(3)?,
-                outcome: read_text(row, 4)?.unwrap_or_default(),
+                outcome: read_text(row, 4)?
+                    .and_then(|word| AttemptOutcome::parse(&word))
+                    .unwrap_or(AttemptOutcome::Unknown),
                 error: read_text(row, 5)?,
             });
         }

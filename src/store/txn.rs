@@ -14,7 +14,7 @@ use crate::entropy::Entropy;
 use crate::error::{Error, StoreFault};
 use crate::events::{JobEvent, What};
 use crate::hooks::{Enqueues, Hooks, Tx};
-use crate::job::{JobId, Status};
+use crate::job::{AttemptOutcome, JobId, Status};
 use crate::new_job::{Enqueued, NewJob};
 use crate::record::JobRecord;
 use crate::rules::row::Row;
@@ -116,7 +116,7 @@ impl Effects {
 
 impl Txn<'_> {
     /// Notes that something happened to a job, where anybody listens.
-    pub(super) fn happened(&mut self, what: What, row: &Row, outcome: Option<&'static str>) {
+    pub(super) fn happened(&mut self, what: What, row: &Row, outcome: Option<AttemptOutcome>) {
         if !self.settings.events.is_heard() {
             return;
         }

@@ -69,9 +69,15 @@ pub(crate) async fn stop(session: &Arc<Session>, grace: Duration) -> StopReport 
     }
     // A store that is stuck is waited for once, and not again for its log.
     if session.host.inside.inside().is_none() {
+        let too_late = async {
+            if drained {
+                (&mut late).await;
+            }
+            clock::moment(LAND).await;
+        };
         tokio::select! {
             () = session.host.store.see_to_log(true) => {}
-            () = clock::moment(LAND) => {}
+            () = too_late => {}
         }
     }
     let mut in_flight: Vec<_> = session.runs().iter().map(|run| InFlight::of(run)).collect();

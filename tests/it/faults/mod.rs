@@ -103,7 +103,7 @@ async fn whole(client: &Client, id: &str) -> String {
 /// How a job's attempts ended, in order.
 async fn outcomes(client: &Client, id: &str) -> Vec<String> {
     let history = client.attempts(id).await.unwrap();
-    history.into_iter().map(|attempt| attempt.outcome).collect()
+    history.into_iter().map(|attempt| attempt.outcome.to_string()).collect()
 }
 
 /// A test of this binary as a process of its own that is talked to line by line, and is killed
