@@ -239,7 +239,7 @@ async fn jobs_that_are_enqueued_after_its_start_are_not_touched() {
     let mail = |id: String| NewJob::raw("mail", None).id(id);
     client.enqueue_many((0..3).map(|n| mail(n.to_string()))).await.unwrap();
     let all = NewBulk::new(BulkAction::Cancel, Filter::new().kind("mail"));
-    let id = client.start_bulk(all.pace(1), ann()).await.unwrap();
+    let id = client.start_bulk(all.pace(2), ann()).await.unwrap();
     for n in 0..5 {
         client.enqueue(mail(format!("late-{n}"))).await.unwrap();
         client.reap_once().await.unwrap();
