@@ -159,7 +159,8 @@ impl Events {
 impl Client {
     /// What happens from now on, in this process: each event after its commit. A listener that
     /// falls more than 1024 events behind loses the oldest and is told how many; it never slows a
-    /// job. What other processes do is not heard here; read the rows for that.
+    /// job. What other processes do is not heard here, nor what a commit did whose answer was lost;
+    /// the rows tell of both.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
