@@ -235,7 +235,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// A [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; a [`StoreFault`].
     pub async fn claim(&self, kinds: &[&str], owner: &str, limit: usize) -> Result<Vec<Lease>> {
         if kinds.is_empty() || limit == 0 {
             return Ok(Vec::new());

@@ -91,7 +91,8 @@ pub struct Paused {
     pub by: Operator,
 }
 
-/// What operators do. Each call that changes something is recorded with who and why.
+/// What operators do. Each call that changes something is recorded with who and why, and refused
+/// as [`Refusal::Invalid`] where the actor is empty or too long.
 impl Client {
     /// Cancels a waiting job, or asks a running one to stop; answers `cancelled` or
     /// `running`.
@@ -154,7 +155,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// A [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; a [`StoreFault`].
     pub async fn sweep(&self, settled_before: i64, limit: usize, by: Operator) -> Result<u64> {
         self.ask(Sweep { by, settled_before, limit }).await
     }
@@ -163,7 +164,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Invalid`] for a name that cannot be one; a [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`] for a name that cannot
+    /// be one; a [`StoreFault`].
     pub async fn pause(&self, target: Target, by: Operator) -> Result<()> {
         self.ask(Pause { by, target }).await
     }
@@ -172,7 +174,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// A [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; a [`StoreFault`].
     pub async fn resume(&self, target: Target, by: Operator) -> Result<()> {
         self.ask(Resume { by, target }).await
     }
@@ -211,7 +213,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Invalid`] naming the setting; a [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`] naming the setting; a
+    /// [`StoreFault`].
     pub async fn register(&self, kind: &str, mut settings: Settings) -> Result<()> {
         Hooks::note(self.host.hooks.get(kind), &mut settings.facts);
         let kinds = vec![(kind.to_owned(), settings)];
@@ -222,7 +225,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`]; a [`StoreFault`].
     pub async fn limit_queue(&self, queue: &str, running: u32) -> Result<()> {
         self.limit("queue", queue, running).await
     }
@@ -231,7 +234,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`]; a [`StoreFault`].
     pub async fn limit_key(&self, key: &str, running: u32) -> Result<()> {
         self.limit("limit_key", key, running).await
     }
@@ -245,7 +248,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`]; a [`StoreFault`].
     pub async fn register_reason(&self, id: &str, label: &str) -> Result<()> {
         let reasons = vec![(id.to_owned(), label.to_owned())];
         self.ask(Register { reasons, ..Register::default() }).await
@@ -255,7 +258,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Invalid`]; a [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`]; a [`StoreFault`].
     pub async fn set_sizes(&self, sizes: Sizes) -> Result<()> {
         self.ask(Register { sizes: Some(sizes), ..Register::default() }).await
     }
@@ -268,7 +271,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// A [`StoreFault`].
+    /// [`Refusal::OutOfScope`] of a scoped client; a [`StoreFault`].
     pub async fn reap_once(&self) -> Result<ReapReport> {
         let report = self.ask(Reap(Known::default())).await?.report;
         self.ask(Slice).await?;
