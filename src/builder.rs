@@ -259,7 +259,7 @@ impl<S: Clone + 'static, M> Builder<S, M> {
             *settings = change(settings.clone());
         }
         for (kind, settings) in &mut self.parts.kinds {
-            Hooks::note(hooks.get(kind.as_str()), &mut settings.facts);
+            Hooks::note(hooks.get(kind.as_str()), settings);
         }
         Runtime::start(self.parts).await
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use crate::facts::Facts;
+use crate::kind::Settings;
 use crate::new_job::{Enqueued, NewJob};
 use crate::record::JobRecord;
 use crate::scope::Scope;
@@ -220,10 +220,11 @@ impl Hooks {
         self.on_transition.is_some() || self.on_cancel.is_some() || self.on_redrive.is_some()
     }
 
-    /// Writes into a kind's facts what its hooks ask for.
-    pub(crate) fn note(hooks: Option<&Self>, facts: &mut Facts) {
-        facts.hooks = hooks.is_some_and(Self::in_transaction);
-        facts.veto = hooks.is_some_and(|hooks| hooks.veto.is_some());
+    /// Writes into a kind's settings what its hooks ask for.
+    pub(crate) fn note(hooks: Option<&Self>, settings: &mut Settings) {
+        settings.facts.hooks = hooks.is_some_and(Self::in_transaction);
+        settings.facts.veto = hooks.is_some_and(|hooks| hooks.veto.is_some());
+        settings.says_hooks = hooks.is_some();
     }
 
     pub(crate) fn check(&self, kind: &str) -> Result<(), crate::Error> {

@@ -94,6 +94,8 @@ impl Retry {
 #[must_use]
 pub struct Settings {
     pub(crate) facts: Facts,
+    /// Whoever gives them has said which hooks the kind has, or that it has none.
+    pub(crate) says_hooks: bool,
 }
 
 impl Default for Settings {
@@ -119,7 +121,7 @@ impl Settings {
     /// The standard settings: queue `default`, a lease of 30 s, [`Retry::standard`], a time
     /// limit of 10 min.
     pub fn new() -> Self {
-        Self { facts: Facts::default() }.retry(Retry::standard())
+        Self { facts: Facts::default(), says_hooks: false }.retry(Retry::standard())
     }
 
     /// Settings as they stand in the table of kinds: what is not named has a bare row's
@@ -133,7 +135,7 @@ impl Settings {
         let known = serde_json::to_value(&facts).map_err(|error| error.to_string())?;
         match unknown(&json.to()?, &known) {
             Some(field) => Err(format!("a kind has no setting {field:?}")),
-            None => Ok(Self { facts }),
+            None => Ok(Self { facts, says_hooks: false }),
         }
     }
 

@@ -216,7 +216,7 @@ impl Client {
     /// [`Refusal::OutOfScope`] of a scoped client; [`Refusal::Invalid`] naming the setting; a
     /// [`StoreFault`].
     pub async fn register(&self, kind: &str, mut settings: Settings) -> Result<()> {
-        Hooks::note(self.host.hooks.get(kind), &mut settings.facts);
+        Hooks::note(self.host.hooks.get(kind), &mut settings);
         let kinds = vec![(kind.to_owned(), settings)];
         self.ask(Register { kinds, ..Register::default() }).await
     }

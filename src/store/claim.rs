@@ -37,6 +37,8 @@ pub(crate) struct Want {
     /// not served has none.
     pub(crate) queues: Option<HashMap<Arc<str>, usize>>,
     pub(crate) per_kind: HashMap<Arc<str>, usize>,
+    /// Only kinds whose hooks are in this process, where they have any: no other could be ended.
+    pub(crate) to_the_end: bool,
 }
 
 /// One claimed job.

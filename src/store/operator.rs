@@ -319,17 +319,25 @@ impl Txn<'_> {
 
     /// Writes a kind's facts, the last registration winning.
     pub(super) fn register(&mut self, kind: &str, settings: &Settings) -> Result<(), Error> {
-        let facts = &settings.facts;
-        facts.check(kind)?;
+        settings.facts.check(kind)?;
         let id = self.cache.id(self.conn, kind)?;
-        match self.facts(id)? {
-            Some(old) if *old == *facts => return Ok(()),
+        let old = self.facts(id)?;
+        let mut facts = settings.facts.clone();
+        if let Some(old) = old.as_ref().filter(|_| !settings.says_hooks) {
+            // Another process has its hooks: they hold although this one has none.
+            (facts.hooks, facts.veto) = (old.hooks, old.veto);
+            if old.hooks {
+                log::warn!(kind:% = kind; "a kind has hooks that are not in this process");
+            }
+        }
+        match old {
+            Some(old) if *old == facts => return Ok(()),
             Some(old) => {
                 log::warn!(kind:% = kind; "the settings of a kind changed: {old:?} to {facts:?}");
             }
             None => {}
         }
-        let text = serde_json::to_string(facts)
+        let text = serde_json::to_string(&facts)
             .map_err(|error| Error::Setup(format!("settings of kind {kind}: {error}")))?;
         self.conn.prepare_cached(sql::PUT_KIND)?.execute(params![id, text, self.now])?;
         self.cache.forget_rules();

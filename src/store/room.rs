@@ -117,6 +117,9 @@ impl Txn<'_> {
             return Ok(0);
         }
         let Some(facts) = self.facts(kind)? else { return Ok(0) };
+        if want.to_the_end && facts.hooks && !self.has_hooks(name) {
+            return Ok(0);
+        }
         let mut room = match want.per_kind.get(name) {
             Some(free) => room_of(*free),
             None => i64::MAX,

@@ -37,7 +37,8 @@ impl Claimer for Standing {
         let per_kind = session.capacity.kinds.iter().map(left).collect();
         let suspects = 1_usize.saturating_sub(used(&|run: &Run| run.claimed.stalls > 0));
         let (owner, kinds) = (session.owner.clone(), session.kinds());
-        Some(Want { owner, kinds, limit: free, suspects, queues, per_kind })
+        let to_the_end = true;
+        Some(Want { owner, kinds, limit: free, suspects, queues, per_kind, to_the_end })
     }
 
     fn deliver(&self, batch: Batch) {

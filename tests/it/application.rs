@@ -247,3 +247,35 @@ async fn hooks_in_this_process_are_asked_whatever_another_wrote_down_of_the_kind
     assert_eq!(ended, id.to_string());
     assert!(lab.job(&id).await.unwrap().hooked_at.is_some());
 }
+
+#[tokio::test]
+async fn a_process_without_a_kinds_hooks_runs_none_of_its_jobs_until_it_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.db");
+    let clock = leasehold::ManualClock::at(1_577_836_800_000);
+    let start = async |seed, hooks: Option<Hooks>| {
+        let builder =
+            Runtime::builder(&path).no_owner_files().state(Signals::default()).handle(act);
+        let builder = match hooks {
+            Some(hooks) => builder.hooks::<Act>(hooks),
+            None => builder,
+        };
+        Lab::start_with(builder, clock.clone(), seed).await.unwrap()
+    };
+    let hooks = Hooks::new().on_transition(|_, _| Ok(1)).on_redrive(|_, _| Ok(1));
+    let with = start(1, Some(hooks)).await;
+    with.runtime.quiet();
+    // Registered later, and says nothing of hooks: as an older version does in a rolling deploy.
+    let without = start(2, None).await;
+    let bystander = Bystander::enqueue(&with.client()).await;
+    let id = without.enqueue(Act::Done).await.unwrap();
+    without.settle().await;
+    let job = without.job(&id).await.unwrap();
+    assert_eq!((job.status, job.epoch, job.hook_failures), (Status::Pending, 0, 0));
+    let none = start(3, Some(Hooks::new())).await;
+    none.runtime.quiet();
+    without.settle().await;
+    let job = without.job(&id).await.unwrap();
+    assert_eq!((job.status, job.attempts, job.hooked_at), (Status::Completed, 1, None));
+    bystander.check().await;
+}
