@@ -110,7 +110,7 @@ impl Txn<'_> {
         ])?;
         let n = self.conn.last_insert_rowid();
         let what = format!("bulk {}", new.action.action());
-        self.record_many(by, &what, &format!("bulk {n}"), &filter, 0)?;
+        self.record_many(by, &what, &format!("bulk {n}"), Some(&filter), 0)?;
         Ok(n)
     }
 

@@ -38,19 +38,16 @@ impl Txn<'_> {
         target: &str,
         count: i64,
     ) -> Result<(), StoreFault> {
-        let none: Option<&str> = None;
-        let action = params![self.now, by.actor, action, target, by.reason, count, none];
-        self.conn.prepare_cached(sql::ADD_ACTION)?.execute(action)?;
-        Ok(())
+        self.record_many(by, action, target, None, count)
     }
 
-    /// The same, of an action on all that meet a filter.
+    /// The same, of an action that may be on all that meet a filter.
     pub(super) fn record_many(
         &mut self,
         by: &Operator,
         action: &str,
         target: &str,
-        filter: &str,
+        filter: Option<&str>,
         count: i64,
     ) -> Result<(), StoreFault> {
         let action = params![self.now, by.actor, action, target, by.reason, count, filter];

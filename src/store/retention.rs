@@ -35,14 +35,14 @@ impl Txn<'_> {
         ] {
             self.conn.prepare_cached(statement)?.execute([self.now.saturating_sub(kept_for)])?;
         }
-        let keep = self.settings.retention;
+        let (keep, kinds) = (self.settings.retention, self.kinds_ended()?);
         let mut left = BATCH;
         for (status, keep) in [
             (Status::Completed, keep.completed),
             (Status::Cancelled, keep.cancelled),
             (Status::Failed, keep.failed),
         ] {
-            left -= self.sweep_status(status, keep.unwrap_or(i64::MAX), left)?;
+            left -= self.sweep_status(&kinds, status, keep.unwrap_or(i64::MAX), left)?;
         }
         Ok(BATCH - left)
     }
@@ -50,12 +50,13 @@ impl Txn<'_> {
     /// Removes rows of one status that are older than their kind, or else `keep`, allows.
     fn sweep_status(
         &mut self,
+        kinds: &[i64],
         status: Status,
         keep: i64,
         limit: usize,
     ) -> Result<usize, StoreFault> {
         let mut removed = 0;
-        for kind in self.kinds_ended()? {
+        for kind in kinds.iter().copied() {
             let facts = self.facts(kind)?.unwrap_or_default();
             let own = match status {
                 Status::Completed => facts.keep.completed,
