@@ -18,6 +18,8 @@ type Call = (Hooks, AfterHook, JobRecord);
 /// Runs hooks one after the other. Its thread starts with the first, and ends with it.
 #[derive(Default)]
 pub(crate) struct After {
+    /// Each is run at once, by whoever brings it.
+    here: bool,
     thread: Mutex<Option<SyncSender<Call>>>,
     /// Hooks that have not ended.
     pending: Arc<Pending>,
@@ -30,8 +32,16 @@ struct Pending {
 }
 
 impl After {
+    pub(crate) fn new(here: bool) -> Self {
+        Self { here, ..Self::default() }
+    }
+
     /// Has a hook run; drops it where too many wait.
     pub(crate) fn run(&self, call: Call) {
+        if self.here {
+            run(&call.0, call.1, &call.2);
+            return;
+        }
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*thread {
             Some(sender) => sender.clone(),

@@ -114,7 +114,7 @@ where
     let mut ended = false;
     loop {
         tokio::select! {
-            biased;
+           biased;
             result = &mut outer => return result,
             () = &mut beside, if !ended => ended = true,
         }

@@ -1,6 +1,6 @@
 //! Putting a runtime together.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -29,7 +29,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Vec<(&'static str, String, i64)>,
     pub(crate) reasons: Vec<(String, String)>,
     pub(crate) sizes: Option<Sizes>,
-    pub(crate) starters: HashMap<Arc<str>, Starter>,
+    pub(crate) starters: BTreeMap<Arc<str>, Starter>,
     pub(crate) capacity: Capacity,
     pub(crate) around: Option<Around>,
     pub(crate) policy: Policy,
@@ -83,7 +83,7 @@ impl Builder {
                 limits: Vec::new(),
                 reasons: Vec::new(),
                 sizes: None,
-                starters: HashMap::new(),
+                starters: BTreeMap::new(),
                 capacity: Capacity { slots: cores(), ..Capacity::default() },
                 around: None,
                 policy: Policy::Stay,

@@ -213,7 +213,7 @@ impl Client {
     /// a [`StoreFault`].
     pub async fn wait(&self, id: impl Into<JobId>, deadline: Duration) -> Result<JobRecord> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.host.control.spawn(self.host.clone().wait(
+        self.host.home.spawn(self.host.clone().wait(
             (id.into(), self.scope.clone()),
             deadline,
             sender,

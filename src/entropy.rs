@@ -97,6 +97,11 @@ impl FixedEntropy {
         Self { state: Mutex::new((draws.to_vec(), seed)) }
     }
 
+    /// The bytes follow from this seed from here on.
+    pub(crate) fn reseed(&self, seed: u64) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1 = seed;
+    }
+
     /// Replaces the draws.
     pub fn set_draws(&self, draws: &[f64]) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).0 = draws.to_vec();

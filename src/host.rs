@@ -2,34 +2,32 @@
 //! stops its own System takes nothing of ours with it.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use actix::Addr;
-use actix_rt::{Arbiter, ArbiterHandle, System};
-use tokio::sync::{Semaphore, oneshot};
+use actix_rt::System;
+use tokio::sync::oneshot;
 
-use crate::actors::store::{Attach, Checkpoint, Finish, Nudge, StoreActor, Submit};
+use crate::actors::store::{Listener, StoreActor};
 use crate::actors::supervise;
 use crate::after::After;
+use crate::ask::{Store, Writer};
 use crate::clock::{self, Clock, Sleep, SystemClock};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::error::{Error, Result, StoreFault};
 use crate::events::{Event, Hub};
 use crate::faults::Faults;
 use crate::health::Health;
+use crate::home::{Home, Thread};
 use crate::job::JobId;
+use crate::owner::Locks;
 use crate::record::JobRecord;
 use crate::scope::Scope;
-use crate::store::messages::{Envelope, Message, Scoped};
+use crate::store::messages::Scoped;
 use crate::store::questions::FindJob;
 use crate::store::txn::{Effects, FenceView, HookTable};
-use crate::store::{Claimer, Engine, Place, Readers, StoreSettings};
-
-/// Messages that may wait for the store at a time; callers beyond it wait with theirs.
-const ADMITTED: usize = 10_000;
+use crate::store::{Engine, Place, Readers, StoreSettings};
 
 /// How to open a database.
 #[derive(Clone)]
@@ -39,6 +37,11 @@ pub(crate) struct HostConfig {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) faults: Faults,
+    /// All loops live on the thread that starts them.
+    pub(crate) here: bool,
+    /// There is no actor: whoever sends a message runs it.
+    pub(crate) direct: bool,
+    pub(crate) locks: Locks,
 }
 
 impl HostConfig {
@@ -54,6 +57,9 @@ impl HostConfig {
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy::new()),
             faults: Faults::default(),
+            here: false,
+            direct: false,
+            locks: Locks::default(),
         }
     }
 }
@@ -65,11 +71,12 @@ pub(crate) struct Host {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) faults: Faults,
     pub(crate) health: Arc<Health>,
-    /// The control thread.
-    pub(crate) control: ArbiterHandle,
+    /// Where the loops live, the control thread first.
+    pub(crate) home: Home,
     /// The control thread's timers, for code on threads that have none.
     pub(crate) timers: tokio::runtime::Handle,
     pub(crate) path: Option<PathBuf>,
+    pub(crate) locks: Locks,
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
     pub(crate) listening: Arc<Listening>,
@@ -78,7 +85,6 @@ pub(crate) struct Host {
     pub(crate) code_limit: i64,
     /// The hooks that are in this process.
     pub(crate) hooks: HookTable,
-    system: System,
 }
 
 type OnCancel = Arc<dyn Fn(&JobId) + Send + Sync>;
@@ -154,6 +160,11 @@ impl Host {
     /// Starts the threads and opens the database; the answer comes when it is open.
     pub(crate) fn start(config: HostConfig) -> oneshot::Receiver<Result<Arc<Self>>> {
         let (sender, receiver) = oneshot::channel();
+        if config.here {
+            let timers = tokio::runtime::Handle::current();
+            let _gone = sender.send(open(config, Home::Here, &Home::Here.thread(), timers));
+            return receiver;
+        }
         let spawned = std::thread::Builder::new()
             .name("leasehold-control".into())
             .spawn(move || control_thread(config, sender));
@@ -179,6 +190,7 @@ impl Host {
             clock::moment(STUCK).await;
         };
         let outcome = tokio::select! {
+           biased;
             ended = self.until_ended(&id, scope, deadline) => ended,
             () = overdue => Err(Error::Deadline { id: id.clone() }),
             () = answer.closed() => Err(StoreFault::Stopped.into()),
@@ -210,6 +222,7 @@ impl Host {
             let look = self.clock.sleep(pause);
             pause = (2 * pause).min(RARELY);
             tokio::select! {
+               biased;
                 _ = ended => {}
                 () = look => {}
                 () = &mut late => return Err(Error::Deadline { id: id.clone() }),
@@ -221,22 +234,23 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         // The store finishes what waits; then its thread and the control thread end.
-        let system = self.system.clone();
-        let (sender, receiver) = oneshot::channel();
-        self.store.addr.do_send(Finish(sender));
-        self.control.spawn(async move {
-            let _finished = receiver.await;
-            system.stop();
-        });
+        let finished = self.store.finish();
+        let home = self.home.clone();
+        if !home.is_here() {
+            self.home.spawn(async move {
+                let _finished = finished.await;
+                home.end();
+            });
+        }
     }
 }
 
 fn control_thread(config: HostConfig, sender: oneshot::Sender<Result<Arc<Host>>>) {
     let runner = System::new();
-    let system = System::current();
-    let arbiter = Arbiter::new();
+    let home = Home::Apart(System::current());
+    let store = home.thread();
     let timers = runner.runtime().tokio_runtime().handle().clone();
-    match open(config, &arbiter.handle(), system, timers) {
+    match open(config, home, &store, timers) {
         Ok(host) => {
             // Whoever asked may be gone; the host is then dropped, which stops the system.
             let _gone = sender.send(Ok(host));
@@ -249,29 +263,33 @@ fn control_thread(config: HostConfig, sender: oneshot::Sender<Result<Arc<Host>>>
     if let Err(error) = runner.run() {
         log::error!(error:% = error; "the control thread ended badly");
     }
-    arbiter.stop();
+    store.stop();
 }
 
 /// Opens the database on the store's thread.
 fn open(
     config: HostConfig,
-    store: &ArbiterHandle,
-    system: System,
+    home: Home,
+    store: &Thread,
     timers: tokio::runtime::Handle,
 ) -> Result<Arc<Host>> {
     let (sender, opened) = mpsc::channel();
     let events = config.store.events.clone();
     let health = Arc::new(Health::new(config.clock.clone(), events.clone()));
-    let listening = Arc::new(Listening { events: events.clone(), ..Listening::default() });
+    let after = After::new(home.is_here());
+    let listening = Arc::new(Listening { events: events.clone(), after, ..Listening::default() });
     let (ours, hears, state) = (config.clone(), listening.clone(), health.clone());
-    store.spawn_fn(move || {
+    store.run(move || {
         let engine =
             Engine::open(ours.place, ours.store, ours.clock, ours.entropy, ours.faults.clone());
         let answer = engine.map(|engine| {
             let inside = engine.fence();
-            let listener = Arc::new(move |effects| hears.hear(effects));
+            let listener: Listener = Arc::new(move |effects| hears.hear(effects));
+            if ours.direct {
+                return (Writer::Sender(Arc::new(Mutex::new(engine)), listener), inside);
+            }
             let actor = StoreActor::new(engine, listener, state.clone(), ours.faults);
-            (supervise::start("store", state, actor), inside)
+            (Writer::Actor(supervise::start("store", state, actor)), inside)
         });
         let _gone = sender.send(answer);
     });
@@ -280,101 +298,29 @@ fn open(
         Place::Memory => None,
     };
     let failed = |fault| Error::Open { path: path.clone().unwrap_or_default(), fault };
-    let (addr, inside) = opened.recv().map_err(|_| failed(StoreFault::Stopped))?.map_err(failed)?;
+    let (writer, inside) =
+        opened.recv().map_err(|_| failed(StoreFault::Stopped))?.map_err(failed)?;
     let readers = match &path {
         Some(path) => Some(
-            Readers::start(path, &config.store, &config.clock, &config.entropy).map_err(failed)?,
+            Readers::start(path, &config.store, &config.clock, &config.entropy, config.here)
+                .map_err(failed)?,
         ),
         None => None,
     };
     Ok(Arc::new(Host {
-        store: Store { addr, readers, permits: Arc::new(Semaphore::new(ADMITTED)) },
+        store: Store::new(writer, readers),
         clock: config.clock,
         entropy: config.entropy,
         faults: config.faults,
         health,
-        control: system.arbiter().clone(),
+        home,
         timers,
         path,
+        locks: config.locks,
         inside,
         listening,
         events,
         code_limit: config.store.code_limit,
         hooks: config.store.hooks,
-        system,
     }))
-}
-
-/// Sends messages to the store.
-#[derive(Clone)]
-pub(crate) struct Store {
-    addr: Addr<StoreActor>,
-    readers: Option<Readers>,
-    permits: Arc<Semaphore>,
-}
-
-impl Store {
-    /// Sends a message and waits for its answer; first for a place, where too many wait.
-    pub(crate) fn ask<M: Message>(&self, message: M) -> impl Future<Output = Result<M::Reply>> {
-        let store = self.clone();
-        async move {
-            let permit = if M::URGENT {
-                None
-            } else {
-                // The semaphore is never closed.
-                store.permits.clone().acquire_owned().await.ok()
-            };
-            let (reply, answer) = oneshot::channel();
-            let message = Envelope::seal(message, move |outcome| {
-                let _gone = reply.send(outcome);
-            });
-            store.submit(message, M::URGENT, permit);
-            answer.await.unwrap_or(Err(StoreFault::Stopped.into()))
-        }
-    }
-
-    /// Sends a message whose answer goes to `reply`, on the store's thread.
-    pub(crate) fn tell<M: Message>(
-        &self,
-        message: M,
-        reply: impl FnOnce(Result<M::Reply>) + Send + 'static,
-    ) {
-        self.submit(Envelope::seal(message, reply), M::URGENT, None);
-    }
-
-    fn submit(
-        &self,
-        message: Box<dyn crate::store::Pending>,
-        urgent: bool,
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
-    ) {
-        self.addr.do_send(Submit { message, urgent, permit });
-    }
-
-    /// Asks a question.
-    pub(crate) async fn read<M: Message>(&self, question: M) -> Result<M::Reply> {
-        let Some(readers) = &self.readers else { return self.ask(question).await };
-        let (reply, answer) = oneshot::channel();
-        readers.ask(Envelope::seal(question, move |outcome| {
-            let _gone = reply.send(outcome);
-        }));
-        answer.await.unwrap_or(Err(StoreFault::Stopped.into()))
-    }
-
-    /// Has the store see to its log.
-    pub(crate) async fn see_to_log(&self, last: bool) {
-        let (done, seen) = oneshot::channel();
-        self.addr.do_send(Checkpoint { last, done });
-        let _seen = seen.await;
-    }
-
-    /// There may be work.
-    pub(crate) fn nudge(&self) {
-        self.addr.do_send(Nudge);
-    }
-
-    /// Lets somebody's claims ride along.
-    pub(crate) fn attach(&self, claimer: Option<Arc<dyn Claimer>>) {
-        self.addr.do_send(Attach(claimer));
-    }
 }

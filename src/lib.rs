@@ -7,6 +7,7 @@
 mod actors;
 mod after;
 mod around;
+mod ask;
 mod builder;
 mod bulk;
 mod client;
@@ -21,6 +22,7 @@ mod filter;
 mod finite;
 mod handler;
 mod health;
+mod home;
 mod hooks;
 mod host;
 mod job;

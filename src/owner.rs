@@ -6,19 +6,35 @@
 //! boot of which host it belongs to, and is trusted only where both are ours. The database
 //! itself is never opened beside `SQLite`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where owners have their locks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Locks {
+    /// In the folder beside the database, held by the kernel.
+    #[default]
+    Files,
+    /// In this process, whether each is held: for runtimes that play at being processes.
+    Played(Played),
+}
+
+/// Locks by owner, and whether each is held.
+pub(crate) type Played = Arc<Mutex<BTreeMap<Arc<str>, bool>>>;
 
 /// This runtime's own lock, held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OwnerLock {
-    path: PathBuf,
-    /// Held, not read: the lock goes with it.
-    _file: File,
+pub(crate) enum OwnerLock {
+    File {
+        path: PathBuf,
+        /// Held, not read: the lock goes with it.
+        _file: File,
+    },
+    Played(Played, Arc<str>),
 }
 
 /// The folder beside a database.
@@ -39,9 +55,55 @@ fn here() -> Option<String> {
     Some(format!("boot {boot}\nhost {host}\n"))
 }
 
-impl OwnerLock {
+impl Locks {
     /// Takes a lock for an owner; nothing where locks cannot be told apart by host.
-    pub(crate) fn take(database: &Path, owner: &str) -> io::Result<Option<Self>> {
+    pub(crate) fn take(&self, database: &Path, owner: &str) -> io::Result<Option<OwnerLock>> {
+        match self {
+            Self::Files => OwnerLock::take(database, owner),
+            Self::Played(locks) => {
+                let owner = Arc::from(owner);
+                locked(locks).insert(Arc::clone(&owner), true);
+                Ok(Some(OwnerLock::Played(locks.clone(), owner)))
+            }
+        }
+    }
+
+    /// Looks at the locks of all owners on this host but `own`, without SQL.
+    pub(crate) fn probe(&self, database: &Path, own: &str) -> Probe {
+        match self {
+            Self::Files => probe(database, own),
+            Self::Played(locks) => {
+                let mut found = Probe::default();
+                for (owner, held) in locked(locks).iter_mut() {
+                    if std::mem::replace(held, true) {
+                        found.alive.insert(owner.clone());
+                    } else {
+                        let lock = OwnerLock::Played(locks.clone(), owner.clone());
+                        found.dead.push(DeadOwner { owner: owner.clone(), lock });
+                    }
+                }
+                found
+            }
+        }
+    }
+}
+
+fn locked(locks: &Played) -> MutexGuard<'_, BTreeMap<Arc<str>, bool>> {
+    locks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for OwnerLock {
+    fn drop(&mut self) {
+        if let Self::Played(locks, owner) = self
+            && let Some(held) = locked(locks).get_mut(owner)
+        {
+            *held = false;
+        }
+    }
+}
+
+impl OwnerLock {
+    fn take(database: &Path, owner: &str) -> io::Result<Option<Self>> {
         let Some(here) = here() else { return Ok(None) };
         let folder = folder(database);
         fs::create_dir_all(&folder)?;
@@ -54,15 +116,22 @@ impl OwnerLock {
             // away: then it is made again.
             if is_at(&file, &path) {
                 file.write_all(here.as_bytes())?;
-                return Ok(Some(Self { path, _file: file }));
+                return Ok(Some(Self::File { path, _file: file }));
             }
         }
     }
 
     /// Removes the file: the owner's last row is decided.
     pub(crate) fn remove(self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            log::info!(error:% = error; "the owner's lock file could not be removed");
+        match &self {
+            Self::File { path, .. } => {
+                if let Err(error) = fs::remove_file(path) {
+                    log::info!(error:% = error; "the owner's lock file could not be removed");
+                }
+            }
+            Self::Played(locks, owner) => {
+                locked(locks).remove(owner);
+            }
         }
     }
 }
@@ -88,8 +157,7 @@ pub(crate) struct Probe {
     pub(crate) dead: Vec<DeadOwner>,
 }
 
-/// Looks at the locks of all owners on this host but `own`, without SQL.
-pub(crate) fn probe(database: &Path, own: &str) -> Probe {
+fn probe(database: &Path, own: &str) -> Probe {
     let mut found = Probe::default();
     let Some(here) = here() else { return found };
     let Ok(entries) = fs::read_dir(folder(database)) else { return found };
@@ -102,7 +170,7 @@ pub(crate) fn probe(database: &Path, own: &str) -> Probe {
         }
         match probe_one(&entry.path(), &here) {
             Ok(Some(file)) => {
-                let lock = OwnerLock { path: entry.path(), _file: file };
+                let lock = OwnerLock::File { path: entry.path(), _file: file };
                 found.dead.push(DeadOwner { owner: owner.into(), lock });
             }
             Ok(None) => {

@@ -91,6 +91,7 @@ fn wait<S>(child: &mut Child, ctx: &Ctx<S>) -> io::Result<Ended> {
         }
         ctx.block_on(async {
             tokio::select! {
+                biased;
                 () = ctx.run().moment(LOOK) => {}
                 _ = ctx.cancelled() => {}
             }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use actix_rt::System;
 use tokio::sync::{oneshot, watch};
 
 use crate::actors::supervisor::{Crew, SupervisorActor};
@@ -224,18 +223,18 @@ impl Runtime {
         host.store.ask(register).await?;
         let owner = owner::name(host.entropy.bytes());
         let lock = match host.path.as_deref().filter(|_| parts.owner_files) {
-            Some(path) => OwnerLock::take(path, &owner).unwrap_or_else(|error| {
+            Some(path) => host.locks.take(path, &owner).unwrap_or_else(|error| {
                 log::warn!(error:% = error; "no owner lock: only leases tell that it is alive");
                 None
             }),
             None => None,
         };
         let (sender, started) = oneshot::channel();
-        let control = host.control.clone();
+        let home = host.home.clone();
         let (capacity, handlers) = (parts.capacity, (parts.starters, parts.around));
         let (max_zombies, threads) = (parts.max_zombies, parts.threads);
-        control.spawn_fn(move || {
-            let pool = Pool::new(threads, System::current());
+        home.run(move || {
+            let pool = Pool::new(threads, host.home.clone());
             let session = Session::new(host, owner, handlers, capacity, max_zombies, pool);
             let _gone = sender.send(start_on_control(Arc::new(session), lock));
         });
@@ -257,7 +256,7 @@ impl Runtime {
             return;
         }
         let running = self.0.running.clone();
-        self.0.client.host.control.spawn(async move {
+        self.0.client.host.home.spawn(async move {
             while !running.session.has_stopped() {
                 clock::moment(LOOK).await;
                 let Some(trouble) = running.session.trouble() else { continue };
@@ -273,16 +272,17 @@ impl Runtime {
 
     fn stop_on_signals(&self) {
         let running = self.0.running.clone();
-        self.0.client.host.control.spawn(async move {
+        self.0.client.host.home.spawn(async move {
             let asked = async {
                 use tokio::signal::unix::{SignalKind, signal};
                 let mut term = signal(SignalKind::terminate())?;
                 let mut int = signal(SignalKind::interrupt())?;
-                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+                tokio::select! { biased; _ = term.recv() => {}, _ = int.recv() => {} }
                 std::io::Result::Ok(())
             };
             let session = running.session.clone();
             tokio::select! {
+                biased;
                 asked = asked => match asked {
                     Ok(()) => drop(running.begin(GRACE)),
                     Err(error) => log::error!(error:% = error; "signals cannot be heard"),
@@ -326,8 +326,8 @@ impl Running {
     fn begin(self: Arc<Self>, grace: Duration) -> watch::Receiver<Option<StopReport>> {
         let report = self.report.subscribe();
         if !self.asked.swap(true, Ordering::SeqCst) {
-            let control = self.session.host.control.clone();
-            control.spawn(async move {
+            let home = self.session.host.home.clone();
+            home.spawn(async move {
                 let report = stop(&self.session, grace).await;
                 self.end(&report);
                 self.report.send_replace(Some(report));

@@ -16,7 +16,7 @@ use actix::fut::wrap_future;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Supervised};
 
 use crate::faults::Point;
-use crate::owner::{self, Probe};
+use crate::owner::Probe;
 use crate::store::messages::{Reap, Slice};
 use crate::store::reaper::{Known, Pass, Sighting};
 use crate::work::session::Session;
@@ -70,7 +70,8 @@ async fn reap(session: Arc<Session>) {
     while !session.is_stopping() {
         session.host.faults.panic(Point::Reaper);
         let path = session.host.path.as_deref();
-        let probe = path.map(|path| owner::probe(path, &session.owner)).unwrap_or_default();
+        let probe =
+            path.map(|path| session.host.locks.probe(path, &session.owner)).unwrap_or_default();
         if clock.monotonic() >= next_pass || !probe.dead.is_empty() {
             let known = Known {
                 alive: probe.alive.clone(),

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Supervised};
-use actix_rt::Arbiter;
 
 use crate::actors::reaper::ReaperActor;
 use crate::actors::supervise;
 use crate::actors::worker::{Ping, WorkerActor};
 use crate::clock;
 use crate::faults::Point;
+use crate::home::Thread;
 use crate::work::session::Session;
 
 /// How often attempts are looked at while there are any, in milliseconds.
@@ -43,7 +43,7 @@ pub(crate) struct SupervisorActor {
 /// The loops that are watched, and how to have a new one.
 pub(crate) struct Crew {
     place: Arc<AtomicU64>,
-    worker: Mutex<Option<(Arbiter, Addr<WorkerActor>)>>,
+    worker: Mutex<Option<(Thread, Addr<WorkerActor>)>>,
     reaper: Mutex<Option<Addr<ReaperActor>>>,
     /// Kept only to be kept: an actor that nobody can reach is not restarted.
     supervisor: Mutex<Option<Addr<SupervisorActor>>>,
@@ -61,16 +61,16 @@ impl Crew {
 
     /// Starts a worker on a thread of its own, in the place of the one before.
     fn start_worker(&self, session: &Arc<Session>) {
-        let arbiter = Arbiter::new();
+        let thread = session.host.home.thread();
         let (sender, receiver) = std::sync::mpsc::channel();
         let (ours, place) = (session.clone(), self.place.clone());
-        arbiter.spawn_fn(move || {
+        thread.run(move || {
             let actor = WorkerActor::new(ours.clone(), place);
             let _gone = sender.send(supervise::start("worker", ours.host.health.clone(), actor));
         });
         if let Ok(addr) = receiver.recv() {
             // A thread that is stuck cannot be stopped; it ends when its code does.
-            if let Some((old, _)) = locked(&self.worker).replace((arbiter, addr)) {
+            if let Some((old, _)) = locked(&self.worker).replace((thread, addr)) {
                 old.stop();
             }
         }
@@ -84,8 +84,8 @@ impl Crew {
 
     /// Ends the loops with the session.
     pub(crate) fn dismiss(&self) {
-        if let Some((arbiter, _)) = locked(&self.worker).take() {
-            arbiter.stop();
+        if let Some((thread, _)) = locked(&self.worker).take() {
+            thread.stop();
         }
         *locked(&self.reaper) = None;
         *locked(&self.supervisor) = None;
@@ -148,6 +148,7 @@ async fn watch(session: Arc<Session>, crew: Arc<Crew>) {
         let Some(worker) = worker else { continue };
         let answer = worker.send(Ping);
         tokio::select! {
+            biased;
             _ = answer => {}
             () = clock::moment(STUCK) => {
                 if !session.has_stopped() {

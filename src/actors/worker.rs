@@ -93,6 +93,7 @@ async fn look_for_work(session: &Session, place: &AtomicU64, number: u64) {
         }
         let pause = clock.sleep(Duration::from_millis(pause.unsigned_abs()));
         tokio::select! {
+            biased;
             () = pause => {}
             () = session.wake.notified() => add(&session.counters.wakes),
         }

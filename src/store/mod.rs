@@ -4,6 +4,7 @@
 //! batch. [`txn::Txn`] is such a transaction; the other files are what can be done in it. Each
 //! loads rows, asks [`crate::rules`], and writes the answer guarded by what it read.
 
+pub(crate) mod bench;
 mod bulk;
 mod cache;
 pub(crate) mod claim;

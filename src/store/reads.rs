@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
+use r2d2::ManageConnection as _;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::clock::Clock;
@@ -20,7 +21,12 @@ const THREADS: u32 = 2;
 
 /// Sends questions to whichever reader is free.
 #[derive(Clone)]
-pub(crate) struct Readers(mpsc::Sender<Box<dyn Pending>>);
+pub(crate) enum Readers {
+    /// On threads of their own.
+    Apart(mpsc::Sender<Box<dyn Pending>>),
+    /// One, on the thread of whoever asks.
+    Here(Arc<Mutex<Reader>>),
+}
 
 impl Readers {
     /// Readers of a file. Their threads end when the last handle is gone.
@@ -29,7 +35,19 @@ impl Readers {
         settings: &StoreSettings,
         clock: &Arc<dyn Clock>,
         entropy: &Arc<dyn Entropy>,
+        here: bool,
     ) -> Result<Self, StoreFault> {
+        let reader = |source| Reader {
+            source,
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            settings: settings.clone(),
+            fence: AppFence::new(settings.code_limit),
+        };
+        if here {
+            let conn = Manager::readers(path, settings.busy_timeout).connect()?;
+            return Ok(Self::Here(Arc::new(Mutex::new(reader(Source::One(conn))))));
+        }
         let pool = r2d2::Pool::builder()
             .max_size(THREADS)
             .min_idle(Some(0))
@@ -43,13 +61,7 @@ impl Readers {
         let (sender, receiver) = mpsc::channel::<Box<dyn Pending>>();
         let receiver = Arc::new(Mutex::new(receiver));
         for n in 0..THREADS {
-            let mut reader = Reader {
-                pool: pool.clone(),
-                clock: clock.clone(),
-                entropy: entropy.clone(),
-                settings: settings.clone(),
-                fence: AppFence::new(settings.code_limit),
-            };
+            let reader = reader(Source::Pool(pool.clone()));
             let receiver = receiver.clone();
             std::thread::Builder::new()
                 .name(format!("leasehold-reader-{n}"))
@@ -62,19 +74,33 @@ impl Readers {
                 })
                 .map_err(|error| StoreFault::Io(error.to_string()))?;
         }
-        Ok(Self(sender))
+        Ok(Self::Apart(sender))
     }
 
     /// Asks a question.
     pub(crate) fn ask(&self, question: Box<dyn Pending>) {
-        if let Err(mpsc::SendError(question)) = self.0.send(question) {
-            question.answer(Err(StoreFault::Stopped));
+        match self {
+            Self::Apart(sender) => {
+                if let Err(mpsc::SendError(question)) = sender.send(question) {
+                    question.answer(Err(StoreFault::Stopped));
+                }
+            }
+            Self::Here(reader) => {
+                reader.lock().unwrap_or_else(PoisonError::into_inner).ask(question);
+            }
         }
     }
 }
 
-struct Reader {
-    pool: r2d2::Pool<Manager>,
+/// Where a reader has its connection from.
+enum Source {
+    Pool(r2d2::Pool<Manager>),
+    One(Connection),
+}
+
+/// Answers questions.
+pub(crate) struct Reader {
+    source: Source,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     settings: StoreSettings,
@@ -82,10 +108,13 @@ struct Reader {
 }
 
 impl Reader {
-    fn ask(&mut self, mut question: Box<dyn Pending>) {
-        let outcome = match self.pool.get() {
-            Ok(conn) => self.read(&conn, &mut question),
-            Err(error) => Err(StoreFault::Io(error.to_string())),
+    fn ask(&self, mut question: Box<dyn Pending>) {
+        let outcome = match &self.source {
+            Source::One(conn) => self.read(conn, &mut question),
+            Source::Pool(pool) => match pool.get() {
+                Ok(conn) => self.read(&conn, &mut question),
+                Err(error) => Err(StoreFault::Io(error.to_string())),
+            },
         };
         question.answer(outcome);
     }
@@ -122,7 +151,7 @@ pub(crate) struct FileWatch {
 impl FileWatch {
     /// A watch on a file; nothing where it cannot be opened, and looks by the clock must do.
     pub(crate) fn open(path: &std::path::Path) -> Option<Self> {
-        let conn = r2d2::ManageConnection::connect(&Manager::readers(path, 0)).ok()?;
+        let conn = Manager::readers(path, 0).connect().ok()?;
         Some(Self { conn, version: 0 })
     }
 

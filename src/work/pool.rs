@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use actix_rt::{Arbiter, System};
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use crate::around::{self, Call};
 use crate::handler::{self, JobResult, Locals, Starter};
+use crate::home::{Home, Thread};
 use crate::rules::settle::Settle;
 
 use super::run::Run;
@@ -33,12 +33,12 @@ const PATIENCE: i64 = 100;
 pub(crate) struct Pool {
     /// Threads for async handlers when all is well.
     base: usize,
-    system: System,
+    home: Home,
     queue: Mutex<VecDeque<(i64, Arc<Run>)>>,
     arrived: Notify,
     closed: std::sync::atomic::AtomicBool,
     threads: AtomicUsize,
-    arbiters: Mutex<Vec<Arbiter>>,
+    serving: Mutex<Vec<Thread>>,
     blocking: Arc<Blocking>,
 }
 
@@ -47,16 +47,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// A pool whose arbiters belong to `system`.
-    pub(crate) fn new(base: usize, system: System) -> Self {
+    /// A pool whose threads live where `home` says.
+    pub(crate) fn new(base: usize, home: Home) -> Self {
         Self {
             base,
-            system,
+            home,
             queue: Mutex::default(),
             arrived: Notify::new(),
             closed: std::sync::atomic::AtomicBool::new(false),
             threads: AtomicUsize::new(0),
-            arbiters: Mutex::default(),
+            serving: Mutex::default(),
             blocking: Arc::default(),
         }
     }
@@ -76,6 +76,9 @@ impl Pool {
                 locked(&self.queue).push_back((now, run));
                 self.arrived.notify_one();
             }
+            Some(Starter::Blocking(_)) if self.home.is_here() => {
+                run_blocking(session, &run, &Locals::default(), "here");
+            }
             Some(Starter::Blocking(_)) => self.blocking.start(session, run),
             Some(Starter::Hosted(host, start)) => {
                 let future =
@@ -88,21 +91,20 @@ impl Pool {
     }
 
     fn add_thread(&self, session: &Arc<Session>) {
-        System::set_current(self.system.clone());
         let number = self.threads.fetch_add(1, Ordering::SeqCst);
-        let arbiter = Arbiter::new();
+        let thread = self.home.thread();
         let session = session.clone();
         let spare = number >= self.base;
-        arbiter.spawn_fn(move || {
+        thread.run(move || {
             actix_rt::spawn(async move {
                 serve(&session, number, spare).await;
                 if spare {
                     session.pool.threads.fetch_sub(1, Ordering::SeqCst);
-                    actix_rt::Arbiter::current().stop();
+                    session.pool.home.leave();
                 }
             });
         });
-        locked(&self.arbiters).push(arbiter);
+        locked(&self.serving).push(thread);
     }
 
     /// Adds a thread where a job has waited too long for one. Runs on the control thread.
@@ -126,8 +128,8 @@ impl Pool {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.arrived.notify_waiters();
-        for arbiter in locked(&self.arbiters).drain(..) {
-            arbiter.stop();
+        for thread in locked(&self.serving).drain(..) {
+            thread.stop();
         }
         locked(&self.blocking.state).closed = true;
         self.blocking.arrived.notify_all();
@@ -154,6 +156,7 @@ async fn serve(session: &Arc<Session>, number: usize, spare: bool) {
             None if spare => {
                 let idle = session.host.sleep(IDLE);
                 tokio::select! {
+                    biased;
                     () = arrived => {}
                     // Its handlers that wait for something go with the thread: they stay.
                     () = idle => if Rc::strong_count(&locals) == 1 { return },

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::ask::Store;
 use crate::clock::{Clock, Sleep};
 use crate::error::Refusal;
-use crate::host::{Host, Store};
+use crate::host::Host;
 use crate::json::Json;
 use crate::rules::ladder::{Stage, beat, margin};
 use crate::store::claim::Claimed;

@@ -3,7 +3,7 @@
 //! The worker's loop, the store's thread, the handlers' threads and the control thread all
 //! meet here. Nothing in it waits: each call takes the lock, changes what it must, and sends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +41,7 @@ pub(crate) struct Capacity {
 pub(crate) struct Session {
     pub(crate) host: Arc<Host>,
     pub(crate) owner: Arc<str>,
-    pub(crate) starters: HashMap<Arc<str>, Starter>,
+    pub(crate) starters: BTreeMap<Arc<str>, Starter>,
     pub(crate) around: Option<Around>,
     pub(crate) capacity: Capacity,
     /// How many handlers may block their threads before health is red.
@@ -59,11 +59,11 @@ pub(crate) struct Session {
 #[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Inner {
     /// Attempts whose code has not ended, or whose end has not landed.
-    pub(super) runs: HashMap<u64, Arc<Run>>,
+    pub(super) runs: BTreeMap<u64, Arc<Run>>,
     /// Attempts whose code blocks its thread past all limits.
-    pub(super) zombies: HashMap<u64, Arc<Run>>,
+    pub(super) zombies: BTreeMap<u64, Arc<Run>>,
     /// Attempts that hold a slot, by number.
-    pub(super) busy: HashMap<u64, Arc<Run>>,
+    pub(super) busy: BTreeMap<u64, Arc<Run>>,
     pub(super) retries: Vec<Retry>,
     /// There may be work.
     pub(super) hungry: bool,
@@ -87,7 +87,7 @@ impl Session {
     pub(crate) fn new(
         host: Arc<Host>,
         owner: Arc<str>,
-        (starters, around): (HashMap<Arc<str>, Starter>, Option<Around>),
+        (starters, around): (BTreeMap<Arc<str>, Starter>, Option<Around>),
         capacity: Capacity,
         max_zombies: usize,
         pool: Pool,

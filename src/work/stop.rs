@@ -61,6 +61,7 @@ pub(crate) async fn stop(session: &Arc<Session>, grace: Duration) -> StopReport 
         session.finish(&run, Settle::Release);
     }
     let drained = tokio::select! {
+        biased;
         () = until(session, || session.runs().is_empty()) => true,
         () = &mut late => false,
     };
@@ -76,6 +77,7 @@ pub(crate) async fn stop(session: &Arc<Session>, grace: Duration) -> StopReport 
             clock::moment(LAND).await;
         };
         tokio::select! {
+            biased;
             () = session.host.store.see_to_log(true) => {}
             () = too_late => {}
         }
@@ -107,6 +109,7 @@ async fn cut_off(session: &Arc<Session>) {
     }
     let all_cut = || session.runs().iter().all(|run| run.is_settling());
     tokio::select! {
+        biased;
         () = until(session, all_cut) => {}
         () = clock::moment(CUT) => {}
     }
@@ -118,6 +121,7 @@ async fn cut_off(session: &Arc<Session>) {
     }
     let landed = || session.runs().iter().all(|run| run.is_revoked());
     tokio::select! {
+        biased;
         () = until(session, landed) => {}
         () = clock::moment(LAND) => {}
     }

@@ -23,11 +23,11 @@ const ONLY: &[(&str, &[&str])] = &[
     ("rusqlite", &["store/", "hooks.rs", "transaction.rs", "error.rs", "lib.rs"]),
     ("r2d2", &["store/"]),
     ("r2d2_sqlite", &["store/"]),
-    ("actix", &["actors/", "host.rs"]),
-    ("actix_rt", &["actors/", "host.rs", "runtime.rs", "work/pool.rs"]),
+    ("actix", &["actors/", "ask.rs"]),
+    ("actix_rt", &["actors/", "home.rs", "host.rs", "work/pool.rs"]),
     ("getrandom", &["entropy.rs"]),
     ("tokio::time", &["clock.rs", "work/pool.rs"]),
-    ("crate::actors", &["actors/", "host.rs", "runtime.rs"]),
+    ("crate::actors", &["actors/", "ask.rs", "host.rs", "runtime.rs"]),
 ];
 
 /// What the files of a folder of `src` must never use.

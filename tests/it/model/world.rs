@@ -88,6 +88,7 @@ impl World {
         let settings = BenchSettings {
             now: START,
             keep: KEEP.map(Some),
+            direct: path.is_none(),
             path: path.map(Into::into),
             ..BenchSettings::default()
         };

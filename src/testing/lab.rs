@@ -1,6 +1,5 @@
-//! Testing with a frozen clock.
+//! A whole runtime with a frozen clock.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,89 +7,16 @@ use crate::builder::Builder;
 use crate::client::Client;
 use crate::clock::ManualClock;
 use crate::entropy::FixedEntropy;
-use crate::error::{Result, StoreFault};
-use crate::facts::Retention;
-use crate::host::{Host, HostConfig};
+use crate::error::Result;
+use crate::faults::Faults;
 use crate::job::JobId;
 use crate::new_job::NewJob;
 use crate::record::JobRecord;
 use crate::runtime::Runtime;
-use crate::store::Place;
 use crate::store::messages::{Reap, Slice};
 use crate::store::questions::CountAll;
 use crate::store::reaper::{Known, ReapReport};
 use crate::work::stop::StopReport;
-
-pub use crate::faults::{Faults, Point};
-
-/// A store with a frozen clock and fixed draws, driven by hand: nothing runs in it.
-#[derive(Clone, Debug)]
-pub struct Bench {
-    /// The store's client.
-    pub client: Client,
-    /// The clock that it goes by.
-    pub clock: ManualClock,
-    /// Its draws.
-    pub entropy: Arc<FixedEntropy>,
-}
-
-/// What is set when a [`Bench`] is made.
-#[derive(Clone, Debug)]
-pub struct BenchSettings {
-    /// What the clock shows at first, in UTC milliseconds.
-    pub now: i64,
-    /// The draws handed out in order; the last repeats.
-    pub draws: Vec<f64>,
-    /// Added to a lease before it counts as lost, in milliseconds.
-    pub grace: i64,
-    /// How long completed, cancelled and failed jobs are kept, in milliseconds, where it is
-    /// not the default.
-    pub keep: [Option<i64>; 3],
-    /// Hooks by kind.
-    pub hooks: Vec<(String, crate::Hooks)>,
-    /// The database's file, where it is not in memory.
-    pub path: Option<PathBuf>,
-    /// Where its bytes follow from, ids and tokens among them: another for each of several
-    /// benches on one file.
-    pub seed: u64,
-}
-
-impl Default for BenchSettings {
-    fn default() -> Self {
-        let (now, draws) = (1_000_000, vec![0.5]);
-        let (hooks, keep) = (Vec::new(), [None; 3]);
-        Self { now, draws, grace: 0, keep, hooks, path: None, seed: 1 }
-    }
-}
-
-impl Bench {
-    /// Makes one.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::Error::Setup`] for hooks that cannot go together; [`crate::Error::Open`], for
-    /// which only a file gives cause.
-    pub async fn start(settings: BenchSettings) -> Result<Self> {
-        settings.hooks.iter().try_for_each(|(kind, hooks)| hooks.check(kind))?;
-        let clock = ManualClock::at(settings.now);
-        let entropy = Arc::new(FixedEntropy::new(&settings.draws, settings.seed));
-        let mut config = HostConfig::new(settings.path.map_or(Place::Memory, Place::File));
-        config.clock = Arc::new(clock.clone());
-        config.entropy = entropy.clone();
-        config.store.grace = settings.grace;
-        let usual = config.store.retention;
-        let [completed, cancelled, failed] = settings.keep;
-        config.store.retention = Retention {
-            completed: completed.or(usual.completed),
-            cancelled: cancelled.or(usual.cancelled),
-            failed: failed.or(usual.failed),
-        };
-        config.store.hooks =
-            settings.hooks.into_iter().map(|(kind, hooks)| (kind.as_str().into(), hooks)).collect();
-        let host = Host::start(config).await.unwrap_or(Err(StoreFault::Stopped.into()))?;
-        Ok(Self { client: Client::new(host), clock, entropy })
-    }
-}
 
 /// A whole runtime with a frozen clock: nothing that waits for time moves until it is told to.
 ///
@@ -207,6 +133,7 @@ impl Lab {
                     break;
                 }
                 tokio::select! {
+                    biased;
                     () = changed => {}
                     // A handler that begins to sleep tells nobody.
                     () = tokio::task::yield_now() => {}
@@ -253,8 +180,8 @@ impl Lab {
     async fn tick(&self) {
         let session = self.runtime.session().clone();
         let (sender, ticked) = tokio::sync::oneshot::channel();
-        let control = session.host.control.clone();
-        control.spawn(async move {
+        let home = session.host.home.clone();
+        home.spawn(async move {
             session.tick();
             let _gone = sender.send(());
         });
@@ -267,6 +194,7 @@ impl Lab {
         let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
+                biased;
                 report = &mut stop => return report,
                 () = tokio::task::yield_now() => {
                     if self.runtime.session().stands_still() {

@@ -1,0 +1,65 @@
+//! What only a bench asks for: every job at once, and an empty database.
+
+use crate::error::{Error, StoreFault};
+use crate::record::JobRecord;
+
+use super::messages::Message;
+use super::txn::Txn;
+
+/// The tables that hold what has happened, the jobs first, whose deletion leaves traces in others.
+const TABLES: [&str; 17] = [
+    "job",
+    "detail",
+    "label",
+    "payload",
+    "result",
+    "checkpoints",
+    "attempts",
+    "pauses",
+    "gates",
+    "starts",
+    "actions",
+    "totals",
+    "state",
+    "discards",
+    "kept_keys",
+    "bulks",
+    "bulk_rows",
+];
+
+/// Every job as it stands, in the order in which they came.
+pub(crate) struct AllJobs;
+
+impl Message for AllJobs {
+    type Reply = Vec<JobRecord>;
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
+        let conn = txn.conn;
+        let mut keys = conn
+            .prepare_cached("SELECT key FROM leasehold_job ORDER BY key")
+            .map_err(StoreFault::from)?;
+        let keys = keys.query_map([], |row| row.get(0)).map_err(StoreFault::from)?;
+        let mut jobs = Vec::new();
+        for key in keys {
+            jobs.extend(txn.record(key.map_err(StoreFault::from)?)?);
+        }
+        Ok(jobs)
+    }
+}
+
+/// Empties the database of all but kinds, limits and reasons.
+pub(crate) struct Clear;
+
+impl Message for Clear {
+    type Reply = ();
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), Error> {
+        for table in TABLES {
+            let statement = format!("DELETE FROM leasehold_{table}");
+            let statement = txn.conn.prepare_cached(&statement);
+            statement.and_then(|mut one| one.execute([])).map_err(StoreFault::from)?;
+        }
+        txn.cache.forget();
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! Runtimes that play at being processes.
+
+use std::sync::Arc;
+
+use crate::builder::Builder;
+use crate::clock::Clock;
+use crate::entropy::FixedEntropy;
+use crate::error::Result;
+use crate::faults::Faults;
+use crate::owner::Locks;
+use crate::runtime::Runtime;
+
+/// A machine whose processes are runtimes on one thread, so that a seed tells all that happens.
+///
+/// Every loop of a runtime lives in the `tokio::task::LocalSet` that it is started in. To drop
+/// that set is the death of its process: nothing of it goes on, and its owner's lock is free.
+/// A set that is not polled for a while is a process that is stopped and goes on later.
+///
+/// The clock is the caller's. Under tokio's paused time the machine's time passes whenever
+/// nothing else is left to do.
+#[derive(Clone, Debug, Default)]
+pub struct Machine(Locks);
+
+impl Machine {
+    /// A machine without processes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Locks::Played(Arc::default()))
+    }
+
+    /// Starts a runtime as a process of this machine; its bytes follow from `seed`, which is
+    /// another for each. Called within the `LocalSet` that it is to live in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::start`].
+    pub async fn start<S: Clone + 'static, M>(
+        &self,
+        mut builder: Builder<S, M>,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+    ) -> Result<(Runtime, Faults)> {
+        let config = builder.host_mut();
+        config.clock = clock;
+        config.entropy = Arc::new(FixedEntropy::new(&[0.5], seed));
+        config.here = true;
+        config.locks = self.0.clone();
+        let faults = config.faults.clone();
+        Ok((builder.start().await?, faults))
+    }
+}
