@@ -29,6 +29,9 @@ use crate::store::questions::FindJob;
 use crate::store::txn::{Effects, FenceView, HookTable};
 use crate::store::{Engine, Place, Readers, StoreSettings};
 
+/// How often a free slot looks whether another process has changed the file, in milliseconds.
+const LOOK: i64 = 10;
+
 /// How to open a database.
 #[derive(Clone)]
 pub(crate) struct HostConfig {
@@ -42,6 +45,8 @@ pub(crate) struct HostConfig {
     /// There is no actor: whoever sends a message runs it.
     pub(crate) direct: bool,
     pub(crate) locks: Locks,
+    /// How often a free slot looks whether another process has changed the file, in ms.
+    pub(crate) look: i64,
 }
 
 impl HostConfig {
@@ -60,6 +65,7 @@ impl HostConfig {
             here: false,
             direct: false,
             locks: Locks::default(),
+            look: LOOK,
         }
     }
 }
@@ -77,6 +83,7 @@ pub(crate) struct Host {
     pub(crate) timers: tokio::runtime::Handle,
     pub(crate) path: Option<PathBuf>,
     pub(crate) locks: Locks,
+    pub(crate) look: i64,
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
     pub(crate) listening: Arc<Listening>,
@@ -317,6 +324,7 @@ fn open(
         timers,
         path,
         locks: config.locks,
+        look: config.look,
         inside,
         listening,
         events,

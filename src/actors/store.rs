@@ -11,7 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, Supervised};
+use actix::fut::wrap_future;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Supervised};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::StoreFault;
@@ -101,9 +102,16 @@ impl StoreActor {
     }
 
     fn arm(&mut self, ctx: &mut Context<Self>) {
-        if !self.armed {
-            self.armed = true;
-            ctx.notify(Flush);
+        if self.armed {
+            return;
+        }
+        self.armed = true;
+        match self.faults.take_delay() {
+            None => ctx.notify(Flush),
+            Some(delay) => {
+                let late = wrap_future::<_, Self>(self.health.clock.sleep(delay));
+                ctx.spawn(late.map(|(), _, ctx| ctx.notify(Flush)));
+            }
         }
     }
 

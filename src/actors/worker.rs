@@ -20,8 +20,6 @@ use crate::store::questions::LookForWork;
 use crate::work::session::Session;
 use crate::work::stats::add;
 
-/// How often a free slot looks whether another process has changed the file.
-const LOOK: i64 = 10;
 /// How often a free slot looks for work regardless, in milliseconds.
 const POLL: i64 = 500;
 
@@ -85,7 +83,7 @@ async fn look_for_work(session: &Session, place: &AtomicU64, number: u64) {
             if polls || changed || due {
                 look(session).await;
             }
-            pause = if watch.is_some() { LOOK } else { POLL };
+            pause = if watch.is_some() { session.host.look } else { POLL };
             // What is due already has been looked for; it is looked for again at the usual pace.
             if let Some(at) = session.next_due().filter(|at| *at > clock.now()) {
                 pause = pause.min(at.saturating_sub(clock.now()));

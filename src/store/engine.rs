@@ -270,6 +270,9 @@ impl Engine {
     fn begin(&mut self) -> Result<(), StoreFault> {
         self.connect()?;
         let Some(conn) = self.conn.as_ref() else { return Err(StoreFault::Stopped) };
+        if self.faults.hit(Point::Busy) {
+            return Err(StoreFault::Busy);
+        }
         let begun = conn
             .prepare_cached(sql::BEGIN)
             .and_then(|mut begin| begin.execute([]))

@@ -6,9 +6,12 @@ use crate::builder::Builder;
 use crate::clock::Clock;
 use crate::entropy::FixedEntropy;
 use crate::error::Result;
-use crate::faults::Faults;
 use crate::owner::Locks;
 use crate::runtime::Runtime;
+
+/// How often a free slot looks whether another process has changed the file, in milliseconds:
+/// rarely, so that simulated time passes quickly.
+const LOOK: i64 = 50;
 
 /// A machine whose processes are runtimes on one thread, so that a seed tells all that happens.
 ///
@@ -39,13 +42,13 @@ impl Machine {
         mut builder: Builder<S, M>,
         clock: Arc<dyn Clock>,
         seed: u64,
-    ) -> Result<(Runtime, Faults)> {
+    ) -> Result<Runtime> {
         let config = builder.host_mut();
         config.clock = clock;
         config.entropy = Arc::new(FixedEntropy::new(&[0.5], seed));
         config.here = true;
+        config.look = LOOK;
         config.locks = self.0.clone();
-        let faults = config.faults.clone();
-        Ok((builder.start().await?, faults))
+        builder.start().await
     }
 }

@@ -38,6 +38,7 @@ mod process;
 mod removing;
 mod running;
 mod scopes;
+mod simulate;
 mod stopping;
 mod support;
 mod threads;
