@@ -88,6 +88,26 @@ impl Locks {
     }
 }
 
+/// Asks whether owners are alive at this moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Alive {
+    pub(crate) locks: Locks,
+    pub(crate) database: PathBuf,
+}
+
+impl Alive {
+    /// Whether an owner on this host holds its lock now.
+    pub(crate) fn is(&self, owner: &str) -> bool {
+        match &self.locks {
+            Locks::Played(locks) => locked(locks).get(owner).is_some_and(|held| *held),
+            Locks::Files if is_owner(owner) => here().is_some_and(|here| {
+                matches!(probe_one(&folder(&self.database).join(owner), &here), Ok(None))
+            }),
+            Locks::Files => false,
+        }
+    }
+}
+
 fn locked(locks: &Played) -> MutexGuard<'_, BTreeMap<Arc<str>, bool>> {
     locks.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,7 +16,7 @@ use actix::fut::wrap_future;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Supervised};
 
 use crate::faults::Point;
-use crate::owner::Probe;
+use crate::owner::{Alive, Probe};
 use crate::store::messages::{Reap, Slice};
 use crate::store::reaper::{Known, Pass, Sighting};
 use crate::work::session::Session;
@@ -76,6 +76,10 @@ async fn reap(session: Arc<Session>) {
             let known = Known {
                 alive: probe.alive.clone(),
                 dead: probe.dead.iter().map(|dead| dead.owner.clone()).collect(),
+                newcomers: path.map(|path| Alive {
+                    locks: session.host.locks.clone(),
+                    database: path.to_owned(),
+                }),
                 confirmed: confirmed.drain(..).collect(),
                 unswept,
             };

@@ -8,6 +8,7 @@ use rusqlite::OptionalExtension;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, StoreFault};
 use crate::job::Status;
+use crate::owner::Alive;
 use crate::rules::reap::{Judge, finish, reap};
 use crate::rules::row::Row;
 
@@ -59,6 +60,9 @@ pub(crate) struct Known {
     pub(crate) alive: HashSet<Arc<str>>,
     /// Owners on this host whose lock is free: the process is gone, and so are its leases.
     pub(crate) dead: HashSet<Arc<str>>,
+    /// To ask about an owner whom nobody knew when the locks were looked at: it may have started
+    /// since, and the clock have jumped.
+    pub(crate) newcomers: Option<Alive>,
     /// Rows of owners alive that have shown no sign of life for a whole lease.
     pub(crate) confirmed: HashSet<Sighting>,
     /// The last pass left rows past retention, so this one goes on with them.
@@ -203,7 +207,12 @@ impl Txn<'_> {
             if row.is_owed() {
                 continue;
             }
-            if is(&known.alive) && !known.confirmed.contains(&sighting) {
+            let newcomer = || match (&owner, &known.newcomers) {
+                (Some(owner), Some(alive)) if !is(&known.dead) => alive.is(owner),
+                _ => false,
+            };
+            let doubtful = !known.confirmed.contains(&sighting);
+            if doubtful && (is(&known.alive) || newcomer()) {
                 let lease = self.facts_by_name(&row.kind)?.lease;
                 pass.doubtful.insert(sighting, lease);
                 continue;

@@ -236,6 +236,31 @@ fn retention_goes_on_in_slices_and_starts_anew_after_a_minute() {
     rig.ask(super::messages::Cancel { id: bystander, by }).unwrap();
 }
 
+#[test]
+fn an_owner_who_started_after_the_locks_were_looked_at_loses_nothing_to_a_jump_of_the_clock() {
+    use crate::owner::{Alive, Locks};
+    let mut rig = Rig::new();
+    rig.enqueue([raw("mail"), raw("mail")]);
+    let owners = ["0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"];
+    for owner in owners {
+        let want =
+            Want { owner: owner.into(), kinds: vec!["mail".into()], limit: 1, ..Want::default() };
+        let batch = rig.ask(Claim(Want { suspects: usize::MAX, ..want })).unwrap();
+        assert_eq!(batch.claimed.len(), 1);
+    }
+    let locks = Locks::Played(std::sync::Arc::default());
+    let database = std::path::PathBuf::new();
+    let held = locks.take(&database, owners[0]).unwrap();
+    rig.clock.advance(10 * 3_600_000);
+    let newcomers = Some(Alive { locks, database });
+    let known = super::reaper::Known { newcomers, ..Default::default() };
+    let pass = rig.ask(super::messages::Reap(known.clone())).unwrap();
+    assert_eq!((pass.report.requeued, pass.doubtful.len()), (1, 1), "the other is nowhere");
+    drop(held);
+    let pass = rig.ask(super::messages::Reap(known)).unwrap();
+    assert_eq!((pass.report.requeued, pass.doubtful.len()), (1, 0), "now it has gone");
+}
+
 impl Rig {
     fn clock_now(&self) -> i64 {
         crate::clock::Clock::now(&self.clock)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use leasehold::testing::{Faults, Machine};
+use leasehold::testing::{Faults, Machine, Point};
 use leasehold::{
     By, Durability, Event, Events, Operator, Redrive, Runtime, Status, Target, TransactionError,
     Was, What,
@@ -37,6 +37,8 @@ pub struct Process {
     pub stalled_until: u64,
     /// It was told to stop.
     pub is_stopped: bool,
+    /// It dies with its next commit: that lands, and nobody is told.
+    pub is_doomed: bool,
 }
 
 impl Process {
@@ -51,7 +53,7 @@ impl Process {
         let (orders, received) = unbounded_channel();
         let parts = (machine.clone(), clock.clone(), faults.clone());
         set.spawn_local(run(parts, path.to_owned(), stage.clone(), until, received));
-        Self { set, stage, faults, orders, stalled_until: 0, is_stopped: false }
+        Self { set, stage, faults, orders, stalled_until: 0, is_stopped: false, is_doomed: false }
     }
 
     pub fn tell(&self, order: Order) {
@@ -59,9 +61,11 @@ impl Process {
         let _gone = self.orders.send(order);
     }
 
-    pub fn poll(&mut self, cx: &mut Context<'_>) {
+    /// Goes on until all of it waits; answers whether it lives.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         // It never ends by itself.
         let _pending = Future::poll(Pin::new(&mut self.set), cx);
+        !self.is_doomed || self.faults.left(Point::Commit) > 0
     }
 }
 
@@ -185,8 +189,9 @@ async fn obey(runtime: Runtime, stage: Stage, order: Order) {
             let done = client.redrive(id.as_str(), how, by()).await;
             if matches!(done, Err(leasehold::Error::Refused(_)))
                 && let Some(all) = stage.history().redrives.get_mut(&id)
+                && let Some(place) = all.iter().position(|one| *one == at)
             {
-                all.retain(|one| *one != at);
+                all.remove(place);
             }
             (format!("redrives {id}"), answer(&done))
         }

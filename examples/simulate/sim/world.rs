@@ -168,8 +168,9 @@ impl World {
                 let n = (n + first) % self.places.len();
                 if let Ok(process) = &mut self.places[n].1
                     && process.stalled_until <= at
+                    && !process.poll(cx)
                 {
-                    process.poll(cx);
+                    self.kill(n, "dies after a commit");
                 }
             }
             match end.as_mut().poll(cx) {
@@ -218,7 +219,13 @@ impl World {
             42..48 => self.order_about_some_job(n, Order::Redrive),
             48..50 => self.order(n, Order::Pause),
             50..54 => self.order(n, Order::Resume),
-            54..84 => self.fault(n),
+            54..80 => self.fault(n),
+            80..88 => {
+                if let Ok(process) = &mut self.places[n].1 {
+                    process.is_doomed = true;
+                    process.faults.arm(Point::Commit, 1);
+                }
+            }
             _ => {}
         }
     }
@@ -307,20 +314,22 @@ impl World {
     /// From here on nothing goes wrong, and all clocks agree on a time when all is due.
     fn heal(&mut self) {
         self.note(format_args!("heals"));
+        for n in 0..self.places.len() {
+            if self.places[n].1.as_ref().is_ok_and(|process| process.is_stopped) {
+                self.kill(n, "is gone");
+            }
+        }
+        let mut alive = self.places.iter().any(|(_, process)| process.is_ok());
         for (clock, process) in &mut self.places {
             clock.set(3 * 3_600_000);
             match process {
-                Err(again) => *again = 0,
+                // One is enough to do all that is left, and must be.
+                Err(again) if !alive || self.rng.percent(30) => (*again, alive) = (0, true),
+                Err(again) => *again = u64::MAX,
                 Ok(process) => {
-                    process.stalled_until = 0;
+                    (process.stalled_until, process.is_doomed) = (0, false);
                     process.faults.calm();
                 }
-            }
-        }
-        for n in 0..self.places.len() {
-            if self.places[n].1.as_ref().is_ok_and(|process| process.is_stopped) {
-                self.kill(n, "is replaced");
-                self.places[n].1 = Err(0);
             }
         }
         self.revive();
