@@ -21,6 +21,47 @@ const LOOK: i64 = 50;
 ///
 /// The clock is the caller's. Under tokio's paused time the machine's time passes whenever
 /// nothing else is left to do.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// use leasehold::testing::Machine;
+/// use leasehold::{Ctx, Job, JobResult, Outcome, Runtime, SystemClock};
+/// use tokio::task::LocalSet;
+///
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Report;
+/// # impl Job for Report { const KIND: &'static str = "report"; }
+/// /// The first attempt never ends.
+/// async fn report(_: Report, ctx: Ctx) -> JobResult {
+///     if ctx.attempt() == 1 {
+///         std::future::pending::<()>().await;
+///     }
+///     Ok(Outcome::Done)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let db = dir.path().join("jobs.db");
+/// let (machine, clock) = (Machine::new(), Arc::new(SystemClock::new()));
+/// let start = |seed| machine.start(Runtime::builder(&db).handle(report), clock.clone(), seed);
+///
+/// let process = LocalSet::new();
+/// let runtime = process.run_until(start(1)).await?;
+/// let id = process.run_until(runtime.enqueue(Report)).await?.id;
+/// let claimed = async { while runtime.stats().claims == 0 { tokio::task::yield_now().await } };
+/// process.run_until(claimed).await;
+/// process.spawn_local(async move { drop(runtime) });
+/// drop(process); // It dies, and whatever it did with it.
+///
+/// let process = LocalSet::new();
+/// let runtime = process.run_until(start(2)).await?;
+/// let done = process.run_until(runtime.wait(id, Duration::from_secs(10))).await?;
+/// assert_eq!((done.epoch, done.redrives), (3, 1));
+/// # process.run_until(runtime.stop(Duration::ZERO)).await;
+/// # process.spawn_local(async move { drop(runtime) });
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Machine(Locks);
 
