@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
-use sim::{Figures, Template, play};
+use sim::{Figures, Theatre, play};
 
 #[derive(Parser)]
 struct Args {
@@ -69,9 +69,9 @@ type All = Mutex<(Figures, BTreeMap<u64, Vec<String>>)>;
 
 /// Plays every seed of this thread's.
 fn play_some(args: &Args, thread: u64, threads: u64, all: &All) -> anyhow::Result<()> {
-    let template = Template::new()?;
+    let theatre = Theatre::new()?;
     for seed in (args.from..args.from + args.seeds).filter(|seed| seed % threads == thread) {
-        let report = play(seed, &template, args.trace)?;
+        let report = play(seed, &theatre, args.trace)?;
         print!("{}", report.trace);
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         all.0.add(&report.figures);

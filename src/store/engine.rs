@@ -135,11 +135,14 @@ impl Engine {
             files.still_there(self.conn.is_some())?;
         }
         if self.conn.is_none() {
-            let conn = writer(&self.place, &self.settings)?;
+            let spare = self.settings.spares.take(&self.place, true);
+            let conn = match spare {
+                Some(spare) => self.fence.adopt(spare),
+                None => self.fence.install(writer(&self.place, &self.settings)?)?,
+            };
             if let Place::File(path) = &self.place {
                 self.files = Files::of(path);
             }
-            self.fence.install(&conn)?;
             self.cache.forget();
             self.conn = Some(conn);
         }
@@ -220,7 +223,7 @@ impl Engine {
     pub(super) fn mistrust(&mut self) {
         self.cache.forget();
         if self.place != Place::Memory {
-            self.conn = None;
+            self.let_go();
         }
     }
 

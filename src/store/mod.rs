@@ -24,6 +24,7 @@ mod retention;
 mod room;
 mod rows;
 mod show;
+mod spares;
 mod statements;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub(crate) use enqueue::enqueue_in;
 pub(crate) use open::Place;
 pub use open::migrations;
 pub(crate) use reads::{FileWatch, Readers};
+pub(crate) use spares::Spares;
 
 use crate::facts::Retention;
 
@@ -86,6 +88,7 @@ pub(crate) struct StoreSettings {
     pub(crate) events: crate::events::Hub,
     /// The application's own sweeps, by name.
     pub(crate) sweeps: Vec<(std::sync::Arc<str>, txn::SweepCode)>,
+    pub(crate) spares: Spares,
 }
 
 const DAY: i64 = 24 * 60 * 60 * 1_000;
@@ -105,6 +108,7 @@ impl Default for StoreSettings {
             hooks: txn::HookTable::new(),
             events: crate::events::Hub::default(),
             sweeps: Vec::new(),
+            spares: Spares::default(),
         }
     }
 }

@@ -210,15 +210,16 @@ fn set(conn: &Connection, pragma: &str, value: &str, expected: &str) -> Result<(
 
 /// The versions in the schema table, where there is one.
 pub(super) fn versions(conn: &Connection) -> Result<Option<(i64, i64)>> {
-    let known: bool = conn.query_row(
-        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'leasehold_schema')",
-        [],
-        |row| row.get(0),
-    )?;
+    let known: bool = conn
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'leasehold_schema')",
+        )?
+        .query_row([], |row| row.get(0))?;
     if !known {
         return Ok(None);
     }
-    Ok(Some(conn.query_row(sql::SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?)))?))
+    let mut versions = conn.prepare_cached(sql::SCHEMA)?;
+    Ok(Some(versions.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?))
 }
 
 /// What of the schema is not there, by name.

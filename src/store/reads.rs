@@ -12,8 +12,9 @@ use crate::error::StoreFault;
 
 use super::cache::Cache;
 use super::engine::Pending;
-use super::open::Manager;
+use super::open::{Manager, Place};
 use super::questions::Work;
+use super::spares::Spare;
 use super::txn::{AppFence, Effects, Txn};
 use super::{StoreSettings, statements as sql};
 
@@ -45,8 +46,15 @@ impl Readers {
             fence: AppFence::new(settings.code_limit),
         };
         if here {
-            let conn = Manager::readers(path, settings.busy_timeout).connect()?;
-            return Ok(Self::Here(Arc::new(Mutex::new(reader(Source::One(conn))))));
+            let place = Place::File(path.to_owned());
+            let conn = match settings.spares.take(&place, false) {
+                Some(spare) => spare.conn,
+                None => Manager::readers(path, settings.busy_timeout).connect()?,
+            };
+            return Ok(Self::Here(Arc::new(Mutex::new(reader(Source::One(
+                place,
+                Some(Box::new(conn)),
+            ))))));
         }
         let pool = r2d2::Pool::builder()
             .max_size(THREADS)
@@ -95,7 +103,8 @@ impl Readers {
 /// Where a reader has its connection from.
 enum Source {
     Pool(r2d2::Pool<Manager>),
-    One(Connection),
+    /// One of its own, until it ends.
+    One(Place, Option<Box<Connection>>),
 }
 
 /// Answers questions.
@@ -107,10 +116,21 @@ pub(crate) struct Reader {
     fence: AppFence,
 }
 
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Source::One(place, conn) = &mut self.source
+            && let Some(conn) = conn.take()
+        {
+            self.settings.spares.keep(place, Spare { conn: *conn, fence: None });
+        }
+    }
+}
+
 impl Reader {
     fn ask(&self, mut question: Box<dyn Pending>) {
         let outcome = match &self.source {
-            Source::One(conn) => self.read(conn, &mut question),
+            Source::One(_, Some(conn)) => self.read(conn, &mut question),
+            Source::One(_, None) => Err(StoreFault::Stopped),
             Source::Pool(pool) => match pool.get() {
                 Ok(conn) => self.read(&conn, &mut question),
                 Err(error) => Err(StoreFault::Io(error.to_string())),

@@ -8,7 +8,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
+use rusqlite::Connection;
+
 use crate::error::{Error, Refusal, StoreFault};
+
+use super::statements as sql;
 
 /// What is known about the batch that runs.
 #[derive(Default)]
@@ -23,6 +27,14 @@ pub(super) struct Trial {
 enum Guilt {
     Refused(Refusal),
     Fault(StoreFault),
+}
+
+/// How many rows violate a foreign key; none where that cannot be told.
+pub(super) fn violated(conn: &Connection) -> i64 {
+    let count = conn
+        .prepare_cached(sql::VIOLATED)
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
+    count.unwrap_or_default()
 }
 
 impl Trial {

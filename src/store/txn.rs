@@ -22,8 +22,9 @@ use crate::rules::text;
 use crate::scope::Scope;
 
 use super::cache::Cache;
+use super::spares::Spare;
 use super::statements as sql;
-use super::trial::Trial;
+use super::trial::{Trial, violated};
 
 /// A write transaction that has the lock: its connection, its one `now`, and what it has
 /// done so far.
@@ -211,14 +212,6 @@ impl Enqueues for Txn<'_> {
     }
 }
 
-/// How many rows violate a foreign key; none where that cannot be told.
-fn violated(conn: &Connection) -> i64 {
-    let count = conn
-        .prepare_cached(sql::VIOLATED)
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
-    count.unwrap_or_default()
-}
-
 /// Keeps application code from what is not its own: transactions, savepoints, attached
 /// files, pragmas, our tables; and from going on for ever.
 pub(crate) struct AppFence {
@@ -292,8 +285,16 @@ impl AppFence {
         FenceView(self.shared.clone())
     }
 
+    /// Takes over a connection with the fence that is set up on it.
+    pub(super) fn adopt(&mut self, spare: Spare) -> Connection {
+        if let Some(FenceView(shared)) = spare.fence {
+            self.shared = shared;
+        }
+        spare.conn
+    }
+
     /// Sets the fence up on a connection, once: it asks only while application code runs.
-    pub(super) fn install(&self, conn: &Connection) -> rusqlite::Result<()> {
+    pub(super) fn install(&self, conn: Connection) -> rusqlite::Result<Connection> {
         let shared = self.shared.clone();
         conn.authorizer(Some(move |context: AuthContext<'_>| {
             let enqueues = AuthAction::Insert { table_name: "leasehold_enqueue" };
@@ -317,7 +318,8 @@ impl AppFence {
                 }
                 over
             }),
-        )
+        )?;
+        Ok(conn)
     }
 
     /// Whether application code has run since this was last asked.

@@ -9,7 +9,14 @@ use super::claim::{Batch, Claimed};
 use super::disk;
 use super::engine::{Claimer, Engine};
 use super::open::Place;
+use super::spares::Spare;
 use super::{Checkpoints, statements as sql};
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
 
 impl Engine {
     /// Hands out leases whose commit has landed after all. What cannot be looked up now is
@@ -40,6 +47,14 @@ impl Engine {
             }
         }
         Ok(held)
+    }
+
+    /// Closes the connection, or leaves it to whoever comes next.
+    pub(super) fn let_go(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            let fence = Some(self.fence.view());
+            self.settings.spares.keep(&self.place, Spare { conn, fence });
+        }
     }
 
     pub(super) fn give_up_ballast(&mut self) -> bool {

@@ -8,6 +8,7 @@ use crate::entropy::FixedEntropy;
 use crate::error::Result;
 use crate::owner::Locks;
 use crate::runtime::Runtime;
+use crate::store::Spares;
 
 /// How often a free slot looks whether another process has changed the file, in milliseconds:
 /// rarely, so that simulated time passes quickly.
@@ -63,13 +64,23 @@ const LOOK: i64 = 50;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Machine(Locks);
+pub struct Machine {
+    locks: Locks,
+    spares: Spares,
+}
 
 impl Machine {
     /// A machine without processes.
     #[must_use]
     pub fn new() -> Self {
-        Self(Locks::Played(Arc::default()))
+        Self { locks: Locks::Played(Arc::default()), spares: Spares::new() }
+    }
+
+    /// Another machine without processes, that has the connections which this one does not use any
+    /// more: they have their statements prepared, and processes start many times faster.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        Self { spares: self.spares.clone(), ..Self::new() }
     }
 
     /// Starts a runtime as a process of this machine; its bytes follow from `seed`, which is
@@ -89,7 +100,8 @@ impl Machine {
         config.entropy = Arc::new(FixedEntropy::new(&[0.5], seed));
         config.here = true;
         config.look = LOOK;
-        config.locks = self.0.clone();
+        config.locks = self.locks.clone();
+        config.store.spares = self.spares.clone();
         builder.start().await
     }
 }

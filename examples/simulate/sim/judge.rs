@@ -47,7 +47,7 @@ pub fn judge(history: &History, conn: &Connection) -> anyhow::Result<(Figures, V
 }
 
 fn rows(conn: &Connection) -> anyhow::Result<Vec<Row>> {
-    let mut statement = conn.prepare(
+    let mut statement = conn.prepare_cached(
         "SELECT id, payload, kind, status, redrives, settled_epoch, result, hook_failures \
          FROM leasehold_jobs ORDER BY id",
     )?;
@@ -187,7 +187,7 @@ impl Verdict<'_> {
 
     /// An effect is there if it was acknowledged, once, and only of who held the job.
     fn effects(&mut self, conn: &Connection) -> anyhow::Result<()> {
-        let mut statement = conn.prepare("SELECT job, tag, epoch, held FROM effects")?;
+        let mut statement = conn.prepare_cached("SELECT job, tag, epoch, held FROM effects")?;
         let mut found = statement.query([])?;
         let mut seen = BTreeSet::new();
         while let Some(row) = found.next()? {
@@ -212,7 +212,8 @@ impl Verdict<'_> {
 
     /// The application's own rows tell the same story: one end for each life.
     fn endings(&mut self, conn: &Connection, rows: &[Row]) -> anyhow::Result<()> {
-        let mut statement = conn.prepare("SELECT job, status FROM endings ORDER BY rowid")?;
+        let mut statement =
+            conn.prepare_cached("SELECT job, status FROM endings ORDER BY rowid")?;
         let mut found = statement.query([])?;
         let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
         while let Some(row) = found.next()? {

@@ -11,4 +11,4 @@ mod rng;
 mod world;
 
 pub use history::Figures;
-pub use world::{Template, play};
+pub use world::{Theatre, play};

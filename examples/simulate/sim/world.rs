@@ -28,42 +28,42 @@ pub struct Report {
     pub trace: String,
 }
 
-/// An empty database, to be copied.
-pub struct Template {
+/// Where schedules are played, one after the other: a database that is emptied before each.
+pub struct Theatre {
     folder: tempfile::TempDir,
-    bytes: Vec<u8>,
+    conn: Connection,
+    machine: Machine,
 }
 
-impl Template {
-    /// Makes one, in memory where the machine has a folder for that.
+impl Theatre {
+    /// Opens one, in memory where the machine has a folder for that.
     pub fn new() -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
         let folder =
             if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
-        let path = folder.path().join("template.db");
-        let conn = connect(&path)?;
+        let conn = connect(&folder.path().join("jobs.db"))?;
+        conn.pragma_update(None, "journal_mode", "wal")?;
         for step in leasehold::migrations() {
             conn.execute_batch(step)?;
         }
         conn.execute_batch(TABLES)?;
-        conn.pragma_update(None, "journal_mode", "wal")?;
-        drop(conn);
-        let bytes = std::fs::read(&path)?;
-        Ok(Self { folder, bytes })
+        Ok(Self { folder, conn, machine: Machine::new() })
     }
 
-    /// A copy in the place of the one before.
-    fn copy(&self) -> anyhow::Result<PathBuf> {
-        let path = self.folder.path().join("jobs.db");
-        for end in ["", "-wal", "-shm"] {
-            let mut file = path.clone().into_os_string();
-            file.push(end);
-            if Path::new(&file).exists() {
-                std::fs::remove_file(file)?;
-            }
+    /// Nothing is left of the schedule before.
+    fn clear(&self) -> anyhow::Result<()> {
+        let mut names = self.conn.prepare_cached(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*' \
+             AND name <> 'leasehold_schema' ORDER BY name <> 'leasehold_job'",
+        )?;
+        let names = names.query_map([], |row| row.get::<_, String>(0))?;
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let clear = self.conn.unchecked_transaction()?;
+        for name in names {
+            self.conn.prepare_cached(&format!("DELETE FROM {name}"))?.execute([])?;
         }
-        std::fs::write(&path, &self.bytes)?;
-        Ok(path)
+        clear.commit()?;
+        Ok(())
     }
 }
 
@@ -73,18 +73,18 @@ fn connect(path: &Path) -> anyhow::Result<Connection> {
 }
 
 /// Plays the schedule that follows from a seed.
-pub fn play(seed: u64, template: &Template, traced: bool) -> anyhow::Result<Report> {
+pub fn play(seed: u64, theatre: &Theatre, traced: bool) -> anyhow::Result<Report> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let path = template.copy()?;
-    runtime.block_on(async { World::new(seed, path, traced)?.play().await })
+    theatre.clear()?;
+    runtime.block_on(async { World::new(seed, theatre, traced).play().await })
 }
 
-struct World {
+struct World<'t> {
     seed: u64,
     rng: Rng,
+    conn: &'t Connection,
     path: PathBuf,
-    conn: Connection,
     machine: Machine,
     start: Instant,
     history: Arc<Mutex<History>>,
@@ -96,27 +96,27 @@ struct World {
     crashes: u64,
 }
 
-impl World {
-    fn new(seed: u64, path: PathBuf, traced: bool) -> anyhow::Result<Self> {
+impl<'t> World<'t> {
+    fn new(seed: u64, theatre: &'t Theatre, traced: bool) -> Self {
         let mut rng = Rng::of(seed, &[0]);
         let start = Instant::now();
         let places =
             (0..*rng.pick(&[1, 1, 2, 2, 3])).map(|_| (SimClock::new(start), Err(0))).collect();
         let until = rng.between(600, 3_000);
         let history = History { trace: traced.then(String::new), ..History::default() };
-        Ok(Self {
+        Self {
             seed,
             rng,
-            conn: connect(&path)?,
-            path,
-            machine: Machine::new(),
+            conn: &theatre.conn,
+            path: theatre.folder.path().join("jobs.db"),
+            machine: theatre.machine.anew(),
             start,
             history: Arc::new(Mutex::new(history)),
             places,
             started: 0,
             until,
             crashes: 0,
-        })
+        }
     }
 
     fn stage(&self, process: usize) -> Stage {
@@ -151,7 +151,7 @@ impl World {
         let virtual_ms = self.at();
         self.places.clear();
         let history = std::mem::take(&mut *self.stage(0).history());
-        let (mut figures, broken) = judge::judge(&history, &self.conn)?;
+        let (mut figures, broken) = judge::judge(&history, self.conn)?;
         figures.virtual_ms = virtual_ms;
         figures.crashes = self.crashes;
         figures.trace = history.hash;
