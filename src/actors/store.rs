@@ -1,7 +1,7 @@
 //! `StoreActor`: the only writer.
 //!
 //! Owns      the engine with its connection, the messages that wait
-//! Receives  Submit, Nudge, Attach, Flush, Checkpoint, Finish
+//! Receives  Submit, Nudge, Attach, Flush, Checkpoint, Die, Finish
 //! Sends     replies; leases to whoever claims; what has ended to the host
 //! Never     runs a handler, answers before the commit, waits to fill a batch
 //! Stops     after Finish: answers what waits, refuses what comes, writes the log back
@@ -57,6 +57,11 @@ pub(crate) struct Checkpoint {
     pub(crate) done: oneshot::Sender<()>,
 }
 
+/// The process dies, in a test: nothing more is run or answered. Answered when that is so.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Die(pub(crate) oneshot::Sender<()>);
+
 /// The last message; answered when the file is as it stays.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -74,6 +79,7 @@ pub(crate) struct StoreActor {
     armed: bool,
     nudged: bool,
     finished: bool,
+    dead: bool,
     claimer: Option<Arc<dyn Claimer>>,
     listener: Listener,
     health: Arc<Health>,
@@ -94,6 +100,7 @@ impl StoreActor {
             armed: false,
             nudged: false,
             finished: false,
+            dead: false,
             claimer: None,
             listener,
             health,
@@ -115,7 +122,14 @@ impl StoreActor {
         }
     }
 
+    fn is_dead(&self) -> bool {
+        self.dead || self.faults.is_dead()
+    }
+
     fn flush(&mut self) {
+        if self.is_dead() {
+            return;
+        }
         self.faults.panic(Point::Store);
         let nudged = std::mem::take(&mut self.nudged);
         let (mut batch, mut permits) = (Vec::new(), Vec::new());
@@ -202,7 +216,7 @@ impl Handler<Flush> for StoreActor {
     fn handle(&mut self, _: Flush, ctx: &mut Context<Self>) {
         self.armed = false;
         self.flush();
-        if !self.urgent.is_empty() || !self.waiting.is_empty() {
+        if !self.is_dead() && !(self.urgent.is_empty() && self.waiting.is_empty()) {
             self.arm(ctx);
         }
     }
@@ -218,11 +232,27 @@ impl Handler<Checkpoint> for StoreActor {
     }
 }
 
+impl Handler<Die> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, die: Die, _: &mut Context<Self>) {
+        self.dead = true;
+        self.claimer = None;
+        self.engine.die();
+        // Whoever asked may have stopped waiting.
+        let _gone = die.0.send(());
+    }
+}
+
 impl Handler<Finish> for StoreActor {
     type Result = ();
 
     fn handle(&mut self, finish: Finish, _: &mut Context<Self>) {
         self.claimer = None;
+        if self.is_dead() {
+            self.urgent.clear();
+            self.waiting.clear();
+        }
         while !self.urgent.is_empty() || !self.waiting.is_empty() {
             self.flush();
         }

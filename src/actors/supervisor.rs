@@ -96,7 +96,9 @@ impl SupervisorActor {
     /// Starts the loops, and the supervisor over them, on this thread.
     pub(crate) fn start_all(session: &Arc<Session>, crew: &Arc<Crew>) {
         crew.start_worker(session);
-        crew.start_reaper(session);
+        if !session.host.by_hand {
+            crew.start_reaper(session);
+        }
         let actor = Self { session: session.clone(), crew: crew.clone() };
         let addr = supervise::start("supervisor", session.host.health.clone(), actor);
         *locked(&crew.supervisor) = Some(addr);

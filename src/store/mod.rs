@@ -82,11 +82,16 @@ pub(crate) struct StoreSettings {
     pub(crate) checkpoints: Checkpoints,
     /// A ballast file is kept beside the database.
     pub(crate) ballast: bool,
+    /// Where a database in memory outlives its process, in tests.
+    pub(crate) kept: Option<Kept>,
     pub(crate) hooks: txn::HookTable,
     pub(crate) events: crate::events::Hub,
     /// The application's own sweeps, by name.
     pub(crate) sweeps: Vec<(std::sync::Arc<str>, txn::SweepCode)>,
 }
+
+/// A database in memory between two processes that have it one after the other.
+pub(crate) type Kept = std::sync::Arc<std::sync::Mutex<Option<rusqlite::Connection>>>;
 
 const DAY: i64 = 24 * 60 * 60 * 1_000;
 
@@ -102,6 +107,7 @@ impl Default for StoreSettings {
             migrate: Migrate::Auto,
             checkpoints: Checkpoints::Auto,
             ballast: true,
+            kept: None,
             hooks: txn::HookTable::new(),
             events: crate::events::Hub::default(),
             sweeps: Vec::new(),

@@ -1,17 +1,47 @@
 //! What the engine sees to between batches: leases of commits whose answer was lost, the log,
 //! the ballast, and a connection that application code has left in a state.
 
+use std::sync::PoisonError;
+
 use rusqlite::Connection;
 
 use crate::error::StoreFault;
+use crate::faults::Point;
 
 use super::claim::{Batch, Claimed};
 use super::disk;
 use super::engine::{Claimer, Engine};
-use super::open::Place;
+use super::open::{Place, writer};
 use super::{Checkpoints, statements as sql};
 
 impl Engine {
+    /// Opens a connection; in memory, where there is one that has been kept, goes on with that.
+    pub(super) fn opened(&self) -> Result<Connection, StoreFault> {
+        let kept = self.settings.kept.as_ref();
+        let kept = kept.and_then(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).take());
+        kept.map_or_else(|| writer(&self.place, &self.settings), Ok)
+    }
+
+    /// Its process dies: nothing that has not been committed lands any more.
+    pub(crate) fn die(&mut self) {
+        self.roll_back();
+        let conn = self.conn.take();
+        if let Some(kept) = self.settings.kept.as_ref().filter(|_| self.place == Place::Memory) {
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = conn;
+        }
+    }
+
+    /// Trouble of the disk on demand, for a transaction that has begun.
+    pub(super) fn injected(&self) -> Result<(), StoreFault> {
+        if self.faults.hit(Point::Full) {
+            return Err(StoreFault::Full);
+        }
+        if self.faults.hit(Point::Io) {
+            return Err(StoreFault::Io("an injected failure".into()));
+        }
+        Ok(())
+    }
+
     /// Hands out leases whose commit has landed after all. What cannot be looked up now is
     /// looked up before the next batch.
     pub(super) fn look_up_leases(&mut self, claimer: Option<&dyn Claimer>) {
