@@ -79,7 +79,6 @@ pub(crate) struct StoreActor {
     armed: bool,
     nudged: bool,
     finished: bool,
-    dead: bool,
     claimer: Option<Arc<dyn Claimer>>,
     listener: Listener,
     health: Arc<Health>,
@@ -100,7 +99,6 @@ impl StoreActor {
             armed: false,
             nudged: false,
             finished: false,
-            dead: false,
             claimer: None,
             listener,
             health,
@@ -122,12 +120,8 @@ impl StoreActor {
         }
     }
 
-    fn is_dead(&self) -> bool {
-        self.dead || self.faults.is_dead()
-    }
-
     fn flush(&mut self) {
-        if self.is_dead() {
+        if self.faults.is_dead() {
             return;
         }
         self.faults.panic(Point::Store);
@@ -216,7 +210,8 @@ impl Handler<Flush> for StoreActor {
     fn handle(&mut self, _: Flush, ctx: &mut Context<Self>) {
         self.armed = false;
         self.flush();
-        if !self.is_dead() && !(self.urgent.is_empty() && self.waiting.is_empty()) {
+        let idle = self.urgent.is_empty() && self.waiting.is_empty();
+        if !idle && !self.faults.is_dead() {
             self.arm(ctx);
         }
     }
@@ -236,7 +231,9 @@ impl Handler<Die> for StoreActor {
     type Result = ();
 
     fn handle(&mut self, die: Die, _: &mut Context<Self>) {
-        self.dead = true;
+        // For ever, whatever process comes after it.
+        self.faults = Faults::default();
+        self.faults.kill();
         self.claimer = None;
         self.engine.die();
         // Whoever asked may have stopped waiting.
@@ -249,7 +246,7 @@ impl Handler<Finish> for StoreActor {
 
     fn handle(&mut self, finish: Finish, _: &mut Context<Self>) {
         self.claimer = None;
-        if self.is_dead() {
+        if self.faults.is_dead() {
             self.urgent.clear();
             self.waiting.clear();
         }

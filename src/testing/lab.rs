@@ -115,7 +115,7 @@ impl fmt::Debug for Lab {
 /// What a lab's clock shows at first: 2020-01-01 00:00 UTC.
 const START: i64 = 1_577_836_800_000;
 /// How long a call may take in real time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Lab {
     /// Starts a runtime, with a clock and draws of the lab's in place of its own.
