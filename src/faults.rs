@@ -78,6 +78,34 @@ impl Faults {
     /// The process dies here, as far as its database can tell, and an async handler that awaits
     /// this does not go on: nothing that runs is heard of any more, until
     /// [`Lab::crash`](crate::testing::Lab::crash) has dropped it all and started another process.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+    /// # use leasehold::testing::{Faults, Lab};
+    /// # use leasehold::{Ctx, Job, JobResult, Outcome, Runtime, Status};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Pay;
+    /// # impl Job for Pay { const KIND: &'static str = "pay"; }
+    /// /// A stand-in for a provider, whose first answer never comes.
+    /// async fn pay(_: Pay, ctx: Ctx<Faults>) -> JobResult {
+    ///     if ctx.attempt() == 1 {
+    ///         ctx.state().die().await;
+    ///     }
+    ///     Ok(Outcome::Done)
+    /// }
+    ///
+    /// let faults = Faults::default();
+    /// let builder = Runtime::in_memory().faults(faults.clone()).state(faults).handle(pay);
+    /// let mut lab = Lab::start(builder).await?;
+    /// let id = lab.enqueue(Pay).await?;
+    /// lab.settle().await;
+    /// lab.crash().await?;
+    /// lab.settle().await;
+    /// let job = lab.job(&id).await?;
+    /// assert_eq!((job.status, job.attempts), (Status::Completed, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn die(&self) {
         self.kill();
         loop {

@@ -603,3 +603,23 @@ async fn retention_is_made_by_the_labs_own_pass() {
     assert!(lab.client().job(&id).await.unwrap().is_none());
     assert!(lab.look().await);
 }
+
+#[tokio::test]
+async fn a_process_that_has_died_leaves_nothing_of_its_own_behind() {
+    let mut rig = Rig::start(None).await;
+    let id = rig.lab.enqueue(Script(vec![Do::Sleep, Do::Done(1)])).await.unwrap();
+    rig.lab.settle().await;
+    rig.lab.crash().await.unwrap();
+    rig.lab.settle().await;
+    assert_eq!(rig.lab.job(&id).await.unwrap().status, Status::Completed);
+    rig.lab.stop(SECOND).await;
+    let Rig { lab, world, bystander, dir } = rig;
+    drop((lab, bystander, dir));
+    // Each process has the state until its last thread ends.
+    let gone = async {
+        while Arc::strong_count(&world.log) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(60 * SECOND, gone).await.unwrap();
+}
