@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use actix::Addr;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::actors::store::{Attach, Checkpoint, Finish, Listener, Nudge, StoreActor, Submit};
+use crate::actors::store::{Attach, Checkpoint, Die, Finish, Listener, Nudge, StoreActor, Submit};
 use crate::error::{Result, StoreFault};
 use crate::store::messages::{Envelope, Message};
 use crate::store::{Claimer, Engine, Pending, Readers};
@@ -125,6 +125,13 @@ impl Store {
         let (sender, finished) = oneshot::channel();
         self.writer.tell(Finish(sender));
         finished
+    }
+
+    /// Its process dies: answered when nothing more is run or answered.
+    pub(crate) fn die(&self) -> oneshot::Receiver<()> {
+        let (sender, dead) = oneshot::channel();
+        self.writer.tell(Die(sender));
+        dead
     }
 
     /// Lets somebody's claims ride along.

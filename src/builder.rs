@@ -23,6 +23,7 @@ use crate::validate::Sizes;
 use crate::work::session::Capacity;
 
 /// What a runtime is made of.
+#[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) host: HostConfig,
     pub(crate) kinds: Vec<(String, Settings)>,
@@ -236,7 +237,12 @@ impl<S: Clone + 'static, M> Builder<S, M> {
     ///
     /// [`Error::Setup`] or a refusal naming the setting, for what cannot work;
     /// [`Error::Open`] for a database that cannot be opened or written.
-    pub async fn start(mut self) -> Result<Runtime> {
+    pub async fn start(self) -> Result<Runtime> {
+        Runtime::start(self.into_parts()?).await
+    }
+
+    /// What it has put together, checked.
+    pub(crate) fn into_parts(mut self) -> Result<Parts> {
         if let Some(wrong) = self.wrong {
             return Err(Error::Setup(wrong));
         }
@@ -261,7 +267,7 @@ impl<S: Clone + 'static, M> Builder<S, M> {
         for (kind, settings) in &mut self.parts.kinds {
             Hooks::note(hooks.get(kind.as_str()), settings);
         }
-        Runtime::start(self.parts).await
+        Ok(self.parts)
     }
 
     /// [`Builder::start`] for code that is not async.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, FencedError, Refusal, SaveError, StoreFault};
+use crate::faults::Point;
 use crate::handler::JobError;
 use crate::hooks::Tx;
 use crate::job::JobId;
@@ -322,13 +323,19 @@ impl<S> Ctx<S> {
         if self.run.is_revoked() {
             return Err(Refusal::Revoked.into());
         }
-        let write = self.run.write();
+        let (write, faults) = (self.run.write(), &self.run.faults);
+        if faults.hit(Point::BeforeWrite) {
+            faults.die().await;
+        }
         let mut asked = 0;
         loop {
             let message = SaveOne { write: write.clone(), save: save.clone(), code: code() };
             asked += 1;
-            match self.run.store.ask(message).await {
+            match faults.answer(self.run.store.ask(message).await) {
                 Ok(saved) => {
+                    if faults.hit(Point::AfterWrite) {
+                        faults.die().await;
+                    }
                     self.run.saved(saved);
                     return Ok(saved);
                 }

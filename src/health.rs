@@ -23,6 +23,8 @@ struct State {
     /// How often a person is needed, and what for the last time.
     unhooked: Option<(u64, String)>,
     last_restart: Option<String>,
+    /// Loops that wait for their restart.
+    pausing: Vec<&'static str>,
     /// Endings that nobody serves.
     unserved: Vec<String>,
 }
@@ -67,6 +69,20 @@ impl Health {
         self.state().last_restart = Some(format!("{name}: {error}"));
         self.restarts.fetch_add(1, Ordering::SeqCst);
         self.events.send(Event::Restarted { name: name.to_owned(), error: error.to_owned() });
+    }
+
+    /// A loop waits for its restart.
+    pub(crate) fn pauses(&self, name: &'static str) {
+        self.state().pausing.push(name);
+    }
+
+    /// A loop's wait is over.
+    pub(crate) fn goes_on(&self, name: &str) {
+        self.state().pausing.retain(|pausing| *pausing != name);
+    }
+
+    pub(crate) fn is_pausing(&self, name: &str) -> bool {
+        self.state().pausing.contains(&name)
     }
 
     /// A loop is not restarted any more.

@@ -44,6 +44,8 @@ pub(crate) struct HostConfig {
     pub(crate) here: bool,
     /// There is no actor: whoever sends a message runs it.
     pub(crate) direct: bool,
+    /// Nothing is claimed and no pass is made but when somebody asks for it.
+    pub(crate) by_hand: bool,
     pub(crate) locks: Locks,
     /// How often a free slot looks whether another process has changed the file, in ms.
     pub(crate) look: i64,
@@ -64,6 +66,7 @@ impl HostConfig {
             faults: Faults::default(),
             here: false,
             direct: false,
+            by_hand: false,
             locks: Locks::default(),
             look: LOOK,
         }
@@ -84,6 +87,8 @@ pub(crate) struct Host {
     pub(crate) path: Option<PathBuf>,
     pub(crate) locks: Locks,
     pub(crate) look: i64,
+    /// Nothing is claimed and no pass is made but when somebody asks for it.
+    pub(crate) by_hand: bool,
     /// What application code sits in the store's transaction.
     pub(crate) inside: FenceView,
     pub(crate) listening: Arc<Listening>,
@@ -162,6 +167,12 @@ impl Host {
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
         let _timers = self.timers.enter();
         self.clock.sleep(duration)
+    }
+
+    /// A wait in real time, whatever timers the caller's own thread has.
+    pub(crate) fn moment(&self, duration: Duration) -> Sleep {
+        let _timers = self.timers.enter();
+        clock::moment(duration)
     }
 
     /// Starts the threads and opens the database; the answer comes when it is open.
@@ -325,6 +336,7 @@ fn open(
         path,
         locks: config.locks,
         look: config.look,
+        by_hand: config.by_hand,
         inside,
         listening,
         events,

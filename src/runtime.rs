@@ -27,7 +27,7 @@ use crate::work::pool::Pool;
 use crate::work::session::Session;
 use crate::work::standing::Standing;
 use crate::work::stats::Stats;
-use crate::work::stop::{StopReport, stop};
+use crate::work::stop::{StopReport, cut_short, stop};
 
 /// How long a runtime whose last handle is dropped gives its handlers.
 const GRACE: Duration = Duration::from_secs(5);
@@ -207,6 +207,15 @@ impl Runtime {
         &self.0.running.session
     }
 
+    /// Dies as a process does: what runs is dropped, nothing more is written, its lock is free.
+    pub(crate) async fn die(&self) {
+        let running = &self.0.running;
+        running.asked.store(true, Ordering::SeqCst);
+        cut_short(&running.session).await;
+        running.end(false);
+        running.report.send_replace(Some(StopReport::default()));
+    }
+
     /// Starts what a builder has put together.
     pub(crate) async fn start(parts: Parts) -> Result<Self> {
         for (kind, settings) in &parts.kinds {
@@ -329,21 +338,22 @@ impl Running {
             let home = self.session.host.home.clone();
             home.spawn(async move {
                 let report = stop(&self.session, grace).await;
-                self.end(&report);
+                self.end(report.in_flight.is_empty());
                 self.report.send_replace(Some(report));
             });
         }
         report
     }
 
-    fn end(&self, report: &StopReport) {
+    /// Ends the loops. Where nothing is left of it, its lock's file goes with it.
+    fn end(&self, clean: bool) {
         let session = &self.session;
         session.host.store.attach(None);
         session.end();
         self.crew.dismiss();
         session.pool.close();
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(lock) = lock.filter(|_| report.in_flight.is_empty()) {
+        if let Some(lock) = lock.filter(|_| clean) {
             lock.remove();
         }
     }

@@ -1,7 +1,7 @@
 //! `StoreActor`: the only writer.
 //!
 //! Owns      the engine with its connection, the messages that wait
-//! Receives  Submit, Nudge, Attach, Flush, Checkpoint, Finish
+//! Receives  Submit, Nudge, Attach, Flush, Checkpoint, Die, Finish
 //! Sends     replies; leases to whoever claims; what has ended to the host
 //! Never     runs a handler, answers before the commit, waits to fill a batch
 //! Stops     after Finish: answers what waits, refuses what comes, writes the log back
@@ -56,6 +56,11 @@ pub(crate) struct Checkpoint {
     pub(crate) last: bool,
     pub(crate) done: oneshot::Sender<()>,
 }
+
+/// The process dies, in a test: nothing more is run or answered. Answered when that is so.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Die(pub(crate) oneshot::Sender<()>);
 
 /// The last message; answered when the file is as it stays.
 #[derive(Message)]
@@ -116,6 +121,9 @@ impl StoreActor {
     }
 
     fn flush(&mut self) {
+        if self.faults.is_dead() {
+            return;
+        }
         self.faults.panic(Point::Store);
         let nudged = std::mem::take(&mut self.nudged);
         let (mut batch, mut permits) = (Vec::new(), Vec::new());
@@ -202,7 +210,8 @@ impl Handler<Flush> for StoreActor {
     fn handle(&mut self, _: Flush, ctx: &mut Context<Self>) {
         self.armed = false;
         self.flush();
-        if !self.urgent.is_empty() || !self.waiting.is_empty() {
+        let idle = self.urgent.is_empty() && self.waiting.is_empty();
+        if !idle && !self.faults.is_dead() {
             self.arm(ctx);
         }
     }
@@ -218,11 +227,29 @@ impl Handler<Checkpoint> for StoreActor {
     }
 }
 
+impl Handler<Die> for StoreActor {
+    type Result = ();
+
+    fn handle(&mut self, die: Die, _: &mut Context<Self>) {
+        // For ever, whatever process comes after it.
+        self.faults = Faults::default();
+        self.faults.kill();
+        self.claimer = None;
+        self.engine.die();
+        // Whoever asked may have stopped waiting.
+        let _gone = die.0.send(());
+    }
+}
+
 impl Handler<Finish> for StoreActor {
     type Result = ();
 
     fn handle(&mut self, finish: Finish, _: &mut Context<Self>) {
         self.claimer = None;
+        if self.faults.is_dead() {
+            self.urgent.clear();
+            self.waiting.clear();
+        }
         while !self.urgent.is_empty() || !self.waiting.is_empty() {
             self.flush();
         }

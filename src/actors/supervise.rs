@@ -54,6 +54,8 @@ where
         loop {
             if let Some(pause) = &mut self.pause {
                 std::task::ready!(pause.as_mut().poll(cx));
+                // In this order: whoever looks sees the clock ring, or the loop go on.
+                self.health.goes_on(self.name);
                 self.pause = None;
                 if !self.future.restart() {
                     return Poll::Ready(());
@@ -70,6 +72,7 @@ where
                     };
                     let pause = Duration::from_millis(pause.unsigned_abs());
                     self.pause = Some(self.health.clock.sleep(pause));
+                    self.health.pauses(self.name);
                     self.health.restarted(self.name, &error);
                 }
             }

@@ -1,7 +1,7 @@
 //! `SupervisorActor`: keeps the loops going and the deadlines.
 //!
 //! Owns      the worker's thread and place, the ticks of the control thread
-//! Receives  Tick
+//! Receives  End
 //! Sends     Ping to the worker; renewals and late settles to the store, by the session
 //! Never     runs SQL or a handler, waits for either
 //! Stops     when the session has stopped
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actix::fut::wrap_future;
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Supervised};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Supervised,
+};
 
 use crate::actors::reaper::ReaperActor;
 use crate::actors::supervise;
@@ -29,10 +31,10 @@ const ASK: Duration = Duration::from_secs(1);
 /// How long a loop may owe it before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(3);
 
-/// Look at all deadlines now.
+/// The session has stopped: end, also where a frozen clock would keep a loop waiting.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct Tick;
+pub(crate) struct End;
 
 /// The actor.
 pub(crate) struct SupervisorActor {
@@ -88,7 +90,9 @@ impl Crew {
             thread.stop();
         }
         *locked(&self.reaper) = None;
-        *locked(&self.supervisor) = None;
+        if let Some(supervisor) = locked(&self.supervisor).take() {
+            supervisor.do_send(End);
+        }
     }
 }
 
@@ -96,7 +100,9 @@ impl SupervisorActor {
     /// Starts the loops, and the supervisor over them, on this thread.
     pub(crate) fn start_all(session: &Arc<Session>, crew: &Arc<Crew>) {
         crew.start_worker(session);
-        crew.start_reaper(session);
+        if !session.host.by_hand {
+            crew.start_reaper(session);
+        }
         let actor = Self { session: session.clone(), crew: crew.clone() };
         let addr = supervise::start("supervisor", session.host.health.clone(), actor);
         *locked(&crew.supervisor) = Some(addr);
@@ -116,11 +122,11 @@ impl Actor for SupervisorActor {
 
 impl Supervised for SupervisorActor {}
 
-impl Handler<Tick> for SupervisorActor {
+impl Handler<End> for SupervisorActor {
     type Result = ();
 
-    fn handle(&mut self, _: Tick, _: &mut Context<Self>) {
-        self.session.tick();
+    fn handle(&mut self, _: End, ctx: &mut Context<Self>) {
+        ctx.stop();
     }
 }
 

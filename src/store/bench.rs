@@ -1,9 +1,11 @@
-//! What only a bench asks for: every job at once, and an empty database.
+//! What only tests ask for: every job at once, an empty database, and a lease that is lost.
 
-use crate::error::{Error, StoreFault};
+use crate::error::{Error, Refusal, StoreFault};
+use crate::job::{JobId, Status};
 use crate::record::JobRecord;
 
 use super::messages::Message;
+use super::reaper::Pass;
 use super::txn::Txn;
 
 /// The tables that hold what has happened, the jobs first, whose deletion leaves traces in others.
@@ -61,5 +63,21 @@ impl Message for Clear {
         }
         txn.cache.forget();
         Ok(())
+    }
+}
+
+/// Decides about a running job as the reaper does once its lease is lost.
+pub(crate) struct Lose(pub(crate) JobId);
+
+impl Message for Lose {
+    type Reply = ();
+
+    fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), Error> {
+        let key = txn.find(&self.0)?.ok_or(Refusal::NotFound)?;
+        let row = txn.load(key)?.ok_or(Refusal::NotFound)?;
+        if row.status != Status::Running {
+            return Err(Refusal::NotRunning { status: row.status, epoch: row.epoch }.into());
+        }
+        Ok(txn.decide(&row, false, &mut Pass::default())?)
     }
 }

@@ -18,7 +18,7 @@ use crate::rules::text;
 use super::cache::Cache;
 use super::claim::{Batch, Claimed, Want};
 use super::disk::Ballast;
-use super::open::{Files, Place, VERSION, versions, writer};
+use super::open::{Files, Place, VERSION, versions};
 use super::txn::{AppFence, Effects, FenceView, Txn};
 use super::{StoreSettings, statements as sql};
 
@@ -51,7 +51,7 @@ pub(crate) struct Engine {
     pub(super) settings: StoreSettings,
     pub(super) clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
-    faults: Faults,
+    pub(super) faults: Faults,
     pub(super) fence: AppFence,
     pub(super) conn: Option<Connection>,
     /// The files that are open.
@@ -135,11 +135,7 @@ impl Engine {
             files.still_there(self.conn.is_some())?;
         }
         if self.conn.is_none() {
-            let spare = self.settings.spares.take(&self.place, true);
-            let conn = match spare {
-                Some(spare) => self.fence.adopt(spare),
-                None => self.fence.install(writer(&self.place, &self.settings)?)?,
-            };
+            let conn = self.opened()?;
             if let Place::File(path) = &self.place {
                 self.files = Files::of(path);
             }
@@ -302,6 +298,7 @@ impl Engine {
         batch: &mut [Box<dyn Pending>],
         claimer: Option<&dyn Claimer>,
     ) -> Result<(Effects, Option<Batch>), StoreFault> {
+        self.injected()?;
         let Some(conn) = self.conn.as_ref() else { return Err(StoreFault::Stopped) };
         let mut txn = Txn {
             conn,
@@ -355,7 +352,7 @@ impl Engine {
         }
     }
 
-    fn roll_back(&mut self) {
+    pub(super) fn roll_back(&mut self) {
         self.cache.forget();
         let Some(conn) = self.conn.as_ref().filter(|conn| !conn.is_autocommit()) else { return };
         let done = conn.prepare_cached(sql::ROLLBACK).and_then(|mut back| back.execute([]));

@@ -224,7 +224,12 @@ impl Txn<'_> {
         Ok(lost)
     }
 
-    fn decide(&mut self, row: &Row, owed: bool, pass: &mut Pass) -> Result<(), StoreFault> {
+    pub(super) fn decide(
+        &mut self,
+        row: &Row,
+        owed: bool,
+        pass: &mut Pass,
+    ) -> Result<(), StoreFault> {
         let facts = self.facts_by_name(&row.kind)?;
         let change = if owed { finish(row, self.now) } else { reap(row, &facts, self.now) };
         let outcome = if change.row.status.is_live() {

@@ -4,11 +4,12 @@
 use rusqlite::Connection;
 
 use crate::error::StoreFault;
+use crate::faults::Point;
 
 use super::claim::{Batch, Claimed};
 use super::disk;
 use super::engine::{Claimer, Engine};
-use super::open::Place;
+use super::open::{Place, writer};
 use super::spares::Spare;
 use super::{Checkpoints, statements as sql};
 
@@ -19,6 +20,31 @@ impl Drop for Engine {
 }
 
 impl Engine {
+    /// Opens a connection, where there is none to go on with.
+    pub(super) fn opened(&mut self) -> Result<Connection, StoreFault> {
+        match self.settings.spares.take(&self.place, true) {
+            Some(spare) => Ok(self.fence.adopt(spare)),
+            None => Ok(self.fence.install(writer(&self.place, &self.settings)?)?),
+        }
+    }
+
+    /// Its process dies: nothing that has not been committed lands any more.
+    pub(crate) fn die(&mut self) {
+        self.roll_back();
+        self.let_go();
+    }
+
+    /// Trouble of the disk on demand, for a transaction that has begun.
+    pub(super) fn injected(&self) -> Result<(), StoreFault> {
+        if self.faults.hit(Point::Full) {
+            return Err(StoreFault::Full);
+        }
+        if self.faults.hit(Point::Io) {
+            return Err(StoreFault::Io("an injected failure".into()));
+        }
+        Ok(())
+    }
+
     /// Hands out leases whose commit has landed after all. What cannot be looked up now is
     /// looked up before the next batch.
     pub(super) fn look_up_leases(&mut self, claimer: Option<&dyn Claimer>) {

@@ -10,6 +10,7 @@ use tokio::task::AbortHandle;
 use crate::ask::Store;
 use crate::clock::{Clock, Sleep};
 use crate::error::Refusal;
+use crate::faults::Faults;
 use crate::host::Host;
 use crate::json::Json;
 use crate::rules::ladder::{Stage, beat, margin};
@@ -37,6 +38,7 @@ pub(crate) struct Run {
     pub(crate) claimed: Claimed,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) faults: Faults,
     timers: tokio::runtime::Handle,
     /// One write at a time, so that a write whose answer was lost is asked for again before
     /// the next is made.
@@ -91,6 +93,7 @@ impl Run {
             claimed,
             store: host.store.clone(),
             clock: host.clock.clone(),
+            faults: host.faults.clone(),
             timers: host.timers.clone(),
             writing: tokio::sync::Mutex::new(()),
             signal: watch::Sender::new(None),

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::around::Around;
 use crate::error::{Error, Refusal, StoreFault};
+use crate::faults::Point;
 use crate::handler::Starter;
 use crate::health::HealthReport;
 use crate::host::Host;
@@ -68,6 +69,8 @@ pub(super) struct Inner {
     /// There may be work.
     pub(super) hungry: bool,
     pub(super) quiet: bool,
+    /// Claims wait until somebody lets them.
+    pub(super) held: bool,
     stopping: bool,
     stopped: bool,
     next_due: Option<i64>,
@@ -92,6 +95,7 @@ impl Session {
         max_zombies: usize,
         pool: Pool,
     ) -> Self {
+        let held = host.by_hand;
         Self {
             host,
             owner,
@@ -103,7 +107,7 @@ impl Session {
             counters: Counters::default(),
             changed: Notify::new(),
             wake: Notify::new(),
-            inner: Mutex::new(Inner { hungry: true, ..Inner::default() }),
+            inner: Mutex::new(Inner { hungry: true, held, ..Inner::default() }),
         }
     }
 
@@ -138,6 +142,11 @@ impl Session {
     /// No claims from here on.
     pub(crate) fn quiet(&self) {
         self.inner().quiet = true;
+    }
+
+    /// Has claims wait, or lets them.
+    pub(crate) fn hold(&self, held: bool) {
+        self.inner().held = held;
     }
 
     /// The stop begins: no claims, and every handler is asked to end.
@@ -202,18 +211,6 @@ impl Session {
             .then(|| format!("the store is stuck in {what} for {stuck} ms"))
     }
 
-    /// Whether nothing moves: no attempt runs but those that sleep on the clock, and none waits
-    /// to be settled but those whose pause is not over.
-    pub(crate) fn stands_still(&self) -> bool {
-        let now = self.host.clock.monotonic();
-        let inner = self.inner();
-        let pauses = |run: &Run| inner.retries.iter().any(|retry| retry.run.number == run.number);
-        let still = |run: &Arc<Run>| {
-            run.stands_still() || inner.zombies.contains_key(&run.number) || pauses(run)
-        };
-        inner.retries.iter().all(|retry| retry.at > now) && inner.runs.values().all(still)
-    }
-
     pub(crate) fn stats(&self) -> Stats {
         self.counters.read(self.inner().runs.len() as u64)
     }
@@ -264,6 +261,9 @@ impl Session {
 
     /// Sends an attempt's end; whoever calls has taken the right to.
     pub(super) fn settle(self: &Arc<Self>, run: &Arc<Run>, how: Settle) {
+        if self.host.faults.hit(Point::BeforeWrite) {
+            self.host.faults.kill();
+        }
         let write = run.write();
         self.send_settle(run.clone(), how, write, RETRY_BASE);
     }
@@ -277,7 +277,9 @@ impl Session {
     ) {
         let session = self.clone();
         let message = SettleOne { write: write.clone(), how: how.clone() };
-        self.host.store.tell(message, move |answer| match answer {
+        let faults = self.host.faults.clone();
+        self.host.store.tell(message, move |answer| match faults.answer(answer) {
+            Ok(_) if faults.hit(Point::AfterWrite) => faults.kill(),
             Ok(status) => session.landed(&run, &how, status),
             Err(Error::Refused(Refusal::Invalid { field, value, rule })) => {
                 let refusal = Refusal::Invalid { field, value, rule };
@@ -325,7 +327,7 @@ impl Session {
     }
 
     /// Nothing more is to be sent for an attempt.
-    fn forget(&self, run: &Run) {
+    pub(super) fn forget(&self, run: &Run) {
         {
             let mut inner = self.inner();
             if run.land() {
@@ -345,7 +347,7 @@ impl Session {
     }
 
     /// Takes what a batch has claimed for this session.
-    pub(super) fn take(self: &Arc<Self>, batch: Batch) {
+    pub(crate) fn take(self: &Arc<Self>, batch: Batch) {
         let mut runs = Vec::with_capacity(batch.claimed.len());
         let late = {
             let mut inner = self.inner();

@@ -19,7 +19,7 @@ impl Claimer for Standing {
         let mut inner = session.inner();
         inner.hungry |= work;
         let free = session.capacity.slots.saturating_sub(inner.busy.len());
-        if !inner.hungry || inner.quiet || free == 0 {
+        if !inner.hungry || inner.quiet || inner.held || free == 0 {
             return None;
         }
         let used = |of: &dyn Fn(&Run) -> bool| inner.busy.values().filter(|run| of(run)).count();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock;
+use crate::handler::Starter;
 use crate::job::JobId;
 use crate::rules::settle::Settle;
 
@@ -125,6 +126,53 @@ async fn cut_off(session: &Arc<Session>) {
         () = until(session, landed) => {}
         () = clock::moment(LAND) => {}
     }
+}
+
+/// Drops what runs as the death of its process does: nothing is settled or released. Code that
+/// blocks its thread goes on, and what it writes is refused.
+pub(crate) async fn cut_short(session: &Arc<Session>) {
+    /// How long handlers that were cut off are waited for, in real time.
+    const GONE: Duration = Duration::from_secs(5);
+    session.quiet();
+    session.host.faults.kill();
+    let _dead = session.host.store.die().await;
+    let all_gone = || {
+        for run in session.pool.unstarted() {
+            forget(session, &run);
+            session.finish(&run, Settle::Release);
+        }
+        let blocks = |run: &Run| {
+            matches!(session.starters.get(&run.claimed.kind), Some(Starter::Blocking(_)))
+        };
+        let (mut left, zombies) = (false, session.zombies());
+        for run in session.runs() {
+            forget(session, &run);
+            if let Some(abort) = run.state().abort.take() {
+                abort.abort();
+            }
+            left |= !blocks(&run) && !zombies.iter().any(|zombie| zombie.number == run.number);
+        }
+        !left
+    };
+    let gone = async {
+        while !all_gone() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = gone => {}
+        () = session.host.moment(GONE) => log::warn!("a handler blocks its thread, and goes on"),
+    }
+    // What nobody waits for any more is dropped.
+    let _finished = session.host.store.finish().await;
+}
+
+/// Nothing more is sent for an attempt, however its code ends.
+fn forget(session: &Session, run: &Run) {
+    let _taken = run.take_settle();
+    run.revoke();
+    session.forget(run);
 }
 
 /// Ends when `condition` holds; looks again whenever something has changed.

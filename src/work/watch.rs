@@ -164,4 +164,28 @@ impl Session {
             self.send_settle(retry.run, retry.how, retry.write, retry.pause);
         }
     }
+
+    /// Whether nothing moves: no attempt runs but those that sleep on the clock, and none waits
+    /// to be settled but those whose pause is not over.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.moving().is_empty()
+    }
+
+    /// Attempts that go on without anybody's help.
+    pub(crate) fn moving(&self) -> Vec<Arc<Run>> {
+        let now = self.host.clock.monotonic();
+        let inner = self.inner();
+        let pauses = |run: &Run| {
+            let mut retries = inner.retries.iter().filter(|retry| retry.run.number == run.number);
+            retries.next().map(|retry| retry.at > now)
+        };
+        let moves = |run: &&Arc<Run>| match pauses(run) {
+            Some(pauses) => !pauses,
+            None => !run.stands_still() && !inner.zombies.contains_key(&run.number),
+        };
+        let mut moving: Vec<_> = inner.runs.values().filter(moves).cloned().collect();
+        let due = inner.retries.iter().filter(|retry| retry.at <= now);
+        moving.extend(due.map(|retry| retry.run.clone()));
+        moving
+    }
 }

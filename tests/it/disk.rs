@@ -195,6 +195,7 @@ async fn a_sweep_of_the_applications_own_runs_in_every_pass_and_harms_no_other()
     let report = lab.client().reap_once().await.unwrap();
     assert_eq!((report.errors, report.scanned), (2, 0));
     let id = lab.enqueue(Act::Done).await.unwrap();
-    assert_eq!(lab.runtime.wait(id, PATIENCE).await.unwrap().status, Status::Completed);
+    lab.settle().await;
+    assert_eq!(lab.job(id).await.unwrap().status, Status::Completed);
     assert!(lab.runtime.health().is_healthy());
 }

@@ -60,6 +60,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     let signals = Signals::default();
     let lab = lab(&signals).await;
     let id = lab.enqueue(Act::Block).await.unwrap();
+    lab.look().await;
     signals.entered(1).await;
     a_minute_of_heartbeats(&lab, &id).await;
     assert_eq!(lab.job(&id).await.unwrap().epoch, 1);
@@ -128,6 +129,7 @@ async fn a_handler_that_blocks_past_its_limit_is_a_zombie_and_its_slot_moves_on(
     let builder = builder.configure::<Act>(|settings| settings.timeout(seconds(60)));
     let lab = Lab::start(builder.max_zombies(0)).await.unwrap();
     let blocked = lab.enqueue(Act::Block.into_new().max_attempts(1)).await.unwrap();
+    lab.look().await;
     signals.entered(1).await;
     let next = lab.enqueue(Act::Done).await.unwrap();
     a_minute_of_heartbeats(&lab, &blocked).await;
@@ -264,6 +266,7 @@ async fn the_first_holder_of_a_job_that_was_taken_writes_nothing_more() {
     };
     let first = start(1).await.unwrap();
     let id = first.enqueue(Late).await.unwrap();
+    first.look().await;
     signals.entered(1).await;
     first.faults.arm(Point::Heartbeat, u32::MAX);
     let second = start(2).await.unwrap();

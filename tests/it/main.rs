@@ -26,6 +26,7 @@ mod hostile_rows;
 mod hosts;
 mod import;
 mod keeping;
+mod lab;
 mod leases;
 mod lists;
 mod model;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use leasehold::rusqlite::Connection;
 use leasehold::testing::{Bench, BenchSettings, Lab};
 use leasehold::{
-    Builder, BulkAction, Client, Clock, Failed, Filter, Hooks, Json, NewBulk, NewJob, Operator,
-    Redrive, Refusal, Runtime, Settings, Sizes, Status, Target, Totals,
+    AttemptOutcome, Builder, BulkAction, Client, Clock, Failed, Filter, Hooks, Json, NewBulk,
+    NewJob, Operator, Redrive, Refusal, Runtime, Settings, Sizes, Status, Target, Totals,
 };
 
 use crate::support::{Act, Bystander, Signals, act, record};
@@ -131,10 +131,11 @@ async fn a_job_that_is_deleted_on_success_goes_with_the_next_pass() {
     let client = lab.client();
     let bystander = Bystander::enqueue(&client).await;
     let done = lab.enqueue(Act::Done).await.unwrap();
-    let seen = client.wait(&done, PATIENCE).await.unwrap();
-    assert_eq!(seen.status, Status::Completed, "whoever waits for it sees it");
+    let (ran, seen) = tokio::join!(lab.run(&done), client.wait(&done, PATIENCE));
+    assert_eq!(ran.unwrap().outcome, Some(AttemptOutcome::Completed));
+    assert_eq!(seen.unwrap().status, Status::Completed, "whoever waits for it sees it");
     let failed = lab.enqueue(once(Act::Fail)).await.unwrap();
-    client.wait(&failed, PATIENCE).await.unwrap();
+    lab.run(&failed).await.unwrap();
     assert_eq!(client.reap_once().await.unwrap().swept, 1);
     assert_eq!(client.job(&done).await.unwrap(), None);
     assert_eq!(record(&client, &failed).await.status, Status::Failed);
@@ -152,14 +153,14 @@ async fn a_job_that_is_redriven_before_the_pass_is_still_there_after_it() {
     let client = lab.client();
     let bystander = Bystander::enqueue(&client).await;
     let id = lab.enqueue(Act::Done).await.unwrap();
-    client.wait(&id, PATIENCE).await.unwrap();
+    lab.run(&id).await.unwrap();
     client.pause(leasehold::Target::Kind("act".into()), ann()).await.unwrap();
     client.redrive(&id, Redrive::default().allow_finished(), ann()).await.unwrap();
     assert_eq!(client.reap_once().await.unwrap().swept, 0);
     assert_eq!(record(&client, &id).await.status, Status::Pending);
     // It goes when it has succeeded again.
     client.resume(leasehold::Target::Kind("act".into()), ann()).await.unwrap();
-    client.wait(&id, PATIENCE).await.unwrap();
+    lab.run(&id).await.unwrap();
     assert_eq!((signals.times(), client.reap_once().await.unwrap().swept), (2, 1));
     assert_eq!(client.job(&id).await.unwrap(), None);
     assert_eq!(client.totals().await.unwrap()["act"].completed, 1, "once, though it ran twice");

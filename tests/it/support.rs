@@ -155,9 +155,18 @@ impl Bystander {
         Self { client: client.clone(), before }
     }
 
+    pub fn id(&self) -> &JobId {
+        &self.before.id
+    }
+
     /// Fails if it has changed in any way.
     pub async fn check(&self) {
-        let after = self.client.job(&self.before.id).await.unwrap().unwrap();
+        self.check_by(&self.client).await;
+    }
+
+    /// The same, as another process sees it.
+    pub async fn check_by(&self, client: &Client) {
+        let after = client.job(&self.before.id).await.unwrap().unwrap();
         assert_eq!(format!("{after:?}"), format!("{:?}", self.before));
     }
 }

@@ -30,6 +30,7 @@ async fn a_handler_that_waits_on_an_added_thread_keeps_it_however_idle_it_is() {
     let builder = Runtime::in_memory().state(signals.clone()).handle(act).threads(1).slots(2);
     let lab = Lab::start(builder).await.unwrap();
     lab.enqueue(Act::Block).await.unwrap();
+    lab.look().await;
     signals.entered(1).await;
     let id = lab.enqueue(Act::Sleep(60_000)).await.unwrap();
     moving(&lab, 100, signals.entered(2)).await;

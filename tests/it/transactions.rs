@@ -338,7 +338,7 @@ impl Shop {
 
     async fn run(&self, job: Parent) -> JobRecord {
         let id = self.client.enqueue(job).await.unwrap().id;
-        self.client.wait(id, PATIENCE).await.unwrap()
+        self.lab.run(id).await.unwrap().job
     }
 }
 
@@ -348,6 +348,7 @@ async fn a_handler_enqueues_while_it_holds_its_job_and_not_after() {
     let ended = shop.run(Parent::One { lost: false }).await;
     assert_eq!((ended.status, shop.there().await), (Status::Completed, (0, 2)));
     let id = shop.client.enqueue(Parent::One { lost: true }).await.unwrap().id;
+    shop.lab.look().await;
     while shop.world.said.lock().unwrap().len() < 2 {
         tokio::task::yield_now().await;
     }
@@ -390,6 +391,7 @@ async fn what_a_handler_may_not_enqueue_is_refused_in_words_of_the_refusal() {
 async fn a_job_of_a_transaction_runs_once_the_transaction_has_landed() {
     let shop = Shop::open().await;
     let made = shop.lab.runtime.transaction(|tx| tx.enqueue(Act::Done)).await.unwrap();
+    shop.lab.settle().await;
     let ended = shop.client.wait(made.id, PATIENCE).await.unwrap();
     assert_eq!((ended.status, ended.epoch), (Status::Completed, 1));
     assert_eq!(shop.there().await, (0, 1));

@@ -49,6 +49,7 @@ async fn k01_unfenced_owner_a_late_failure_of_the_first_holder_changes_nothing()
     let first = start(1).await.unwrap();
     let bystander = Bystander::enqueue(&first.client()).await;
     first.enqueue(Overrun.into_new().id("a")).await.unwrap();
+    first.look().await;
     signals.entered(1).await;
     first.faults.arm(Point::Heartbeat, u32::MAX);
     first.runtime.quiet();
