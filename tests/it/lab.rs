@@ -552,7 +552,8 @@ async fn a_call_that_cannot_end_panics_and_says_what_it_has_waited_for() {
     rig.lab.patience = Duration::from_secs(60);
     rig.lab.advance(SECOND).await;
     rig.lab.enqueue(Script(vec![Do::Hang]).into_new().id("hangs")).await.unwrap();
-    rig.lab.patience = Duration::from_millis(50);
+    // Long enough for the handler to be there.
+    rig.lab.patience = Duration::from_secs(2);
     let text = panics(rig.lab.settle()).await;
     assert!(text.contains(r#"["script hangs"]"#), "{text}");
     rig.lab.faults.die().now_or_never();
