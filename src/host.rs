@@ -133,6 +133,11 @@ impl Listening {
         receiver
     }
 
+    /// Jobs whose end somebody waits for.
+    pub(crate) fn waits(&self) -> usize {
+        locked(&self.waiters).len()
+    }
+
     fn forget(&self, id: &JobId) {
         let mut waiters = locked(&self.waiters);
         if let Some(waiting) = waiters.get_mut(id) {
@@ -349,6 +354,11 @@ impl Store {
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
     ) {
         self.addr.do_send(Submit { message, urgent, permit });
+    }
+
+    /// Messages that wait for their answer.
+    pub(crate) fn waiting(&self) -> usize {
+        ADMITTED - self.permits.available_permits()
     }
 
     /// Asks a question.

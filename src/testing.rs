@@ -1,5 +1,6 @@
 //! Testing with a frozen clock.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,13 @@ use crate::store::reaper::{Known, ReapReport};
 use crate::work::stop::StopReport;
 
 pub use crate::faults::{Faults, Point};
+
+/// How many things a runtime keeps in memory for jobs, by sort: all 0 where none runs and nobody
+/// waits, however many have been through it.
+#[must_use]
+pub fn kept(runtime: &Runtime) -> BTreeMap<&'static str, usize> {
+    runtime.session().kept()
+}
 
 /// A store with a frozen clock and fixed draws, driven by hand: nothing runs in it.
 #[derive(Clone, Debug)]

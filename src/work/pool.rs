@@ -38,6 +38,7 @@ pub(crate) struct Pool {
     arrived: Notify,
     closed: std::sync::atomic::AtomicBool,
     threads: AtomicUsize,
+    /// The usual threads.
     arbiters: Mutex<Vec<Arbiter>>,
     blocking: Arc<Blocking>,
 }
@@ -102,7 +103,10 @@ impl Pool {
                 }
             });
         });
-        locked(&self.arbiters).push(arbiter);
+        // A spare thread ends by itself, and a handle to it would keep its stack.
+        if !spare {
+            locked(&self.arbiters).push(arbiter);
+        }
     }
 
     /// Adds a thread where a job has waited too long for one. Runs on the control thread.
@@ -113,6 +117,16 @@ impl Pool {
             log::warn!("a job has waited {PATIENCE} ms for a thread; one is added");
             self.add_thread(session);
         }
+    }
+
+    /// Attempts that no thread has taken yet.
+    pub(super) fn waiting(&self) -> usize {
+        locked(&self.queue).len() + locked(&self.blocking.state).queue.len()
+    }
+
+    /// Threads beyond the usual number.
+    pub(super) fn added(&self) -> usize {
+        self.threads.load(Ordering::SeqCst).saturating_sub(self.base)
     }
 
     /// Takes back what no thread has taken yet.
@@ -140,10 +154,11 @@ async fn serve(session: &Arc<Session>, number: usize, spare: bool) {
     let name: Arc<str> = format!("leasehold-handlers-{number}").into();
     loop {
         let pool = &session.pool;
+        // Before the look, so that a close after it is heard.
+        let arrived = pool.arrived.notified();
         if pool.closed.load(Ordering::SeqCst) {
             return;
         }
-        let arrived = pool.arrived.notified();
         let next = locked(&pool.queue).pop_front();
         match next {
             Some((_, run)) => {

@@ -28,6 +28,7 @@ mod import;
 mod keeping;
 mod leases;
 mod lists;
+mod load;
 mod model;
 mod own_connection;
 mod pages;
