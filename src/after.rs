@@ -75,6 +75,11 @@ impl After {
         Ok(sender)
     }
 
+    /// Hooks that have not ended.
+    pub(crate) fn waiting(&self) -> usize {
+        usize::try_from(self.pending.count.load(Ordering::SeqCst)).unwrap_or(usize::MAX)
+    }
+
     /// Ends when no hook waits or runs.
     pub(crate) async fn idle(&self) {
         loop {

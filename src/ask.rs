@@ -98,6 +98,11 @@ impl Store {
         self.writer.submit(Submit { message, urgent, permit });
     }
 
+    /// Messages that wait for their answer.
+    pub(crate) fn waiting(&self) -> usize {
+        ADMITTED - self.permits.available_permits()
+    }
+
     /// Asks a question.
     pub(crate) async fn read<M: Message>(&self, question: M) -> Result<M::Reply> {
         let Some(readers) = &self.readers else { return self.ask(question).await };

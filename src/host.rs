@@ -151,6 +151,11 @@ impl Listening {
         receiver
     }
 
+    /// Jobs whose end somebody waits for.
+    pub(crate) fn waits(&self) -> usize {
+        locked(&self.waiters).len()
+    }
+
     fn forget(&self, id: &JobId) {
         let mut waiters = locked(&self.waiters);
         if let Some(waiting) = waiters.get_mut(id) {

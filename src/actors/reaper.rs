@@ -70,8 +70,10 @@ async fn reap(session: Arc<Session>) {
     while !session.is_stopping() {
         session.host.faults.panic(Point::Reaper);
         let path = session.host.path.as_deref();
-        let probe =
-            path.map(|path| session.host.locks.probe(path, &session.owner)).unwrap_or_default();
+        let probe = path.map(|path| session.host.locks.probe(path, &session.owner));
+        let mut probe = probe.unwrap_or_default();
+        // Whose reaper this is lives, also where there is no lock that could be probed.
+        probe.alive.insert(session.owner.clone());
         if clock.monotonic() >= next_pass || !probe.dead.is_empty() {
             let known = Known {
                 alive: probe.alive.clone(),

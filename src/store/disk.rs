@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -15,10 +16,16 @@ use super::statements as sql;
 
 /// How large the ballast is, in bytes: room for the log of a few hundred settles.
 const BALLAST: usize = 256 << 10;
-/// How long after it was given up the ballast is made anew, in milliseconds.
+/// How long after it was given up the ballast is made anew, and after it was in vain the log is
+/// tried to be cut off again, in milliseconds.
 const AGAIN: i64 = 10_000;
 /// From which size on the log is written back explicitly, in bytes.
 const LARGE_LOG: u64 = 4 << 20;
+/// From which size on it is cut off. Readers that overlap without a gap let it be written back as
+/// far as they have come, but never begin anew, so that somebody has to wait for them.
+const HUGE_LOG: u64 = 32 << 20;
+/// How long that waits for readers, and all writers with it.
+const FOR_READERS: Duration = Duration::from_millis(500);
 
 /// The ballast of one database, shared by all its processes.
 pub(super) struct Ballast {
@@ -85,9 +92,34 @@ pub(super) fn write_back(conn: &Connection) -> Result<bool, StoreFault> {
     Ok(pages == written)
 }
 
-/// The same, and cuts the log off. Waits for nobody.
-pub(super) fn cut_off(conn: &Connection) -> Result<(), StoreFault> {
-    conn.busy_timeout(std::time::Duration::ZERO)?;
-    conn.query_row(sql::TRUNCATE_LOG, [], |_| Ok(()))?;
-    Ok(())
+/// The same, and cuts the log off; answers whether it could.
+pub(super) fn cut_off(conn: &Connection, wait: Duration) -> Result<bool, StoreFault> {
+    conn.busy_timeout(wait)?;
+    let busy: bool = conn.prepare_cached(sql::TRUNCATE_LOG)?.query_row([], |row| row.get(0))?;
+    Ok(!busy)
+}
+
+/// When to cut off a log that has become huge.
+#[derive(Default)]
+pub(super) struct LogCare {
+    /// Readers kept it from being cut off: when to try again, by the monotonic clock.
+    again: Option<i64>,
+}
+
+impl LogCare {
+    pub(super) fn is_due(&self, log: u64, now: i64) -> bool {
+        log > HUGE_LOG && self.again.is_none_or(|again| now >= again)
+    }
+
+    /// Cuts it off; the caller has the connection wait for others again as long as it did.
+    pub(super) fn cut_off(&mut self, conn: &Connection, now: i64) -> Result<bool, StoreFault> {
+        let done = cut_off(conn, FOR_READERS)?;
+        match (done, self.again) {
+            (false, None) => log::warn!("the log grows: a reader keeps it from being cut off"),
+            (true, Some(_)) => log::info!("the log could be cut off again"),
+            _ => {}
+        }
+        self.again = (!done).then(|| now.saturating_add(AGAIN));
+        Ok(done)
+    }
 }

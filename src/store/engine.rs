@@ -17,7 +17,7 @@ use crate::rules::text;
 
 use super::cache::Cache;
 use super::claim::{Batch, Claimed, Want};
-use super::disk::Ballast;
+use super::disk::{Ballast, LogCare};
 use super::open::{Files, Place, VERSION, versions};
 use super::txn::{AppFence, Effects, FenceView, Txn};
 use super::{StoreSettings, statements as sql};
@@ -60,6 +60,7 @@ pub(crate) struct Engine {
     /// Leases of commits whose answer was lost: to be looked up, as nobody else knows of them.
     pub(super) unsure: Vec<Claimed>,
     pub(super) ballast: Option<Ballast>,
+    pub(super) log: LogCare,
 }
 
 /// Why a batch did not land.
@@ -95,7 +96,7 @@ impl Engine {
             Place::File(path) if settings.ballast => Some(Ballast::beside(path)),
             _ => None,
         };
-        let unsure = Vec::new();
+        let (unsure, log) = (Vec::new(), LogCare::default());
         let mut engine = Self {
             place,
             settings,
@@ -108,6 +109,7 @@ impl Engine {
             cache,
             unsure,
             ballast,
+            log,
         };
         engine.connect()?;
         Ok(engine)

@@ -162,9 +162,9 @@ impl Txn<'_> {
     }
 
     fn starts(&self, kind: i64, window: i64) -> Result<i64> {
-        let since = self.now.saturating_sub(window);
+        let (since, until) = (self.now.saturating_sub(window), self.now.saturating_add(window));
         let mut statement = self.conn.prepare_cached(sql::STARTS)?;
-        Ok(statement.query_row([kind, since], |row| row.get(0))?)
+        Ok(statement.query_row([kind, since, until], |row| row.get(0))?)
     }
 
     /// What stands around the pending jobs of a kind, apart from their queue and limit key.

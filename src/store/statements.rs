@@ -189,10 +189,11 @@ statements! {
     RUNNING_OF_QUEUE = "SELECT count(*) FROM leasehold_job INDEXED BY leasehold_running \
         WHERE status = 1 AND queue = ?1";
     RUNNING_OF_KEY = "SELECT count(*) FROM leasehold_job WHERE status = 1 AND limit_key = ?1";
-    STARTS = "SELECT count(*) FROM leasehold_starts WHERE kind = ?1 AND at > ?2";
+    /// Starts further ahead than a window are of a clock that has been set back.
+    STARTS = "SELECT count(*) FROM leasehold_starts WHERE kind = ?1 AND at > ?2 AND at <= ?3";
     /// The start before which so many others came.
-    START_BEFORE = "SELECT at FROM leasehold_starts WHERE kind = ?1 ORDER BY at DESC, n DESC \
-        LIMIT 1 OFFSET ?2";
+    START_BEFORE = "SELECT at FROM leasehold_starts WHERE kind = ?1 AND at <= ?2 \
+        ORDER BY at DESC, n DESC LIMIT 1 OFFSET ?3";
     ADD_START = "INSERT INTO leasehold_starts (kind, at, n) VALUES (?1, ?2, (SELECT \
         ifnull(max(n), 0) + 1 FROM leasehold_starts WHERE kind = ?1 AND at = ?2))";
     DROP_STARTS = "DELETE FROM leasehold_starts WHERE kind = ?1 AND at <= ?2";

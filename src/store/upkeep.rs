@@ -1,6 +1,8 @@
 //! What the engine sees to between batches: leases of commits whose answer was lost, the log,
 //! the ballast, and a connection that application code has left in a state.
 
+use std::time::Duration;
+
 use rusqlite::Connection;
 
 use crate::error::StoreFault;
@@ -97,7 +99,18 @@ impl Engine {
         if self.settings.checkpoints == Checkpoints::Never || !(last || disk::is_large(size)) {
             return size;
         }
-        let seen = if last { disk::cut_off(conn).map(|()| true) } else { disk::write_back(conn) };
+        let now = self.clock.monotonic();
+        let seen = if last {
+            // Waits for nobody: what is left is written back at the next start.
+            disk::cut_off(conn, Duration::ZERO)
+        } else if self.log.is_due(size, now) {
+            let done = self.log.cut_off(conn, now);
+            let timeout = Duration::from_millis(self.settings.busy_timeout);
+            let as_before = conn.busy_timeout(timeout).map_err(StoreFault::from);
+            done.and_then(|done| as_before.map(|()| done))
+        } else {
+            disk::write_back(conn)
+        };
         match seen {
             Ok(true) => {}
             Ok(false) => log::debug!("a reader keeps the log from being written back"),

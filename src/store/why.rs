@@ -54,8 +54,9 @@ impl Txn<'_> {
         };
         // Of as many starts as are allowed, the first to leave the window frees a place.
         let mut statement = self.conn.prepare_cached(sql::START_BEFORE)?;
+        let last = self.now.saturating_add(rate.window);
         let frees: Option<i64> =
-            statement.query_row([number, rate.starts - 1], |row| row.get(0)).optional()?;
+            statement.query_row([number, last, rate.starts - 1], |row| row.get(0)).optional()?;
         Ok((Some(kind(row)), frees.map(|at| at.saturating_add(rate.window))))
     }
 }

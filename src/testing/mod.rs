@@ -5,6 +5,10 @@ mod hand;
 mod lab;
 mod machine;
 
+use std::collections::BTreeMap;
+
+use crate::runtime::Runtime;
+
 pub use crate::faults::{Faults, Point};
 pub use bench::{Bench, BenchSettings};
 pub use hand::Ran;
@@ -15,3 +19,10 @@ pub use machine::Machine;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing.md")]
 struct Page;
+
+/// How many things a runtime keeps in memory for jobs, by sort: all 0 where none runs and nobody
+/// waits, however many have been through it.
+#[must_use]
+pub fn kept(runtime: &Runtime) -> BTreeMap<&'static str, usize> {
+    runtime.session().kept()
+}

@@ -38,6 +38,7 @@ pub(crate) struct Pool {
     arrived: Notify,
     closed: std::sync::atomic::AtomicBool,
     threads: AtomicUsize,
+    /// The usual threads.
     serving: Mutex<Vec<Thread>>,
     blocking: Arc<Blocking>,
 }
@@ -104,7 +105,10 @@ impl Pool {
                 }
             });
         });
-        locked(&self.serving).push(thread);
+        // A spare thread ends by itself, and a handle to it would keep its stack.
+        if !spare {
+            locked(&self.serving).push(thread);
+        }
     }
 
     /// Adds a thread where a job has waited too long for one. Runs on the control thread.
@@ -115,6 +119,16 @@ impl Pool {
             log::warn!("a job has waited {PATIENCE} ms for a thread; one is added");
             self.add_thread(session);
         }
+    }
+
+    /// Attempts that no thread has taken yet.
+    pub(super) fn waiting(&self) -> usize {
+        locked(&self.queue).len() + locked(&self.blocking.state).queue.len()
+    }
+
+    /// Threads beyond the usual number.
+    pub(super) fn added(&self) -> usize {
+        self.threads.load(Ordering::SeqCst).saturating_sub(self.base)
     }
 
     /// Takes back what no thread has taken yet.
@@ -142,10 +156,11 @@ async fn serve(session: &Arc<Session>, number: usize, spare: bool) {
     let name: Arc<str> = format!("leasehold-handlers-{number}").into();
     loop {
         let pool = &session.pool;
+        // Before the look, so that a close after it is heard.
+        let arrived = pool.arrived.notified();
         if pool.closed.load(Ordering::SeqCst) {
             return;
         }
-        let arrived = pool.arrived.notified();
         let next = locked(&pool.queue).pop_front();
         match next {
             Some((_, run)) => {

@@ -1,6 +1,9 @@
 //! What a runtime counts of itself.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::session::Session;
 
 /// What a runtime has done since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,5 +73,26 @@ impl Counters {
             renewals: get(&self.renewals),
             in_flight,
         }
+    }
+}
+
+impl Session {
+    /// How many things are kept for jobs, by sort; all 0 where none runs and nobody waits.
+    pub(crate) fn kept(&self) -> BTreeMap<&'static str, usize> {
+        let inner = self.inner();
+        let (runs, busy) = (inner.runs.len(), inner.busy.len());
+        let (zombies, retries) = (inner.zombies.len(), inner.retries.len());
+        drop(inner);
+        BTreeMap::from([
+            ("runs", runs),
+            ("slots", busy),
+            ("zombies", zombies),
+            ("settles to send again", retries),
+            ("attempts without a thread", self.pool.waiting()),
+            ("added threads", self.pool.added()),
+            ("waits", self.host.listening.waits()),
+            ("hooks after a commit", self.host.listening.after.waiting()),
+            ("messages to the store", self.host.store.waiting()),
+        ])
     }
 }

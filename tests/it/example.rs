@@ -33,6 +33,13 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> (T, Duration
     }
 }
 
+/// An example that was built with these tests.
+pub fn program(name: &str) -> Command {
+    let tests = std::env::current_exe().unwrap();
+    let profile = tests.parent().and_then(Path::parent).unwrap();
+    Command::new(profile.join("examples").join(name))
+}
+
 /// A process of the example. It is killed with the test.
 pub struct Process(Child);
 
@@ -117,9 +124,7 @@ impl Import {
     }
 
     pub fn start(&self, options: &str) -> Process {
-        let tests = std::env::current_exe().unwrap();
-        let profile = tests.parent().and_then(Path::parent).unwrap();
-        let mut example = Command::new(profile.join("examples/import"));
+        let mut example = program("import");
         example.arg("--db").arg(self.db()).arg("--csv").arg(&self.csv);
         example.args(options.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Process(example.spawn().expect("it is there; else: cargo build --example import"))

@@ -29,6 +29,7 @@ mod keeping;
 mod lab;
 mod leases;
 mod lists;
+mod load;
 mod model;
 mod own_connection;
 mod pages;

@@ -1,12 +1,14 @@
 //! The threads that handlers run on: whatever one of them does to its thread, every slot has
 //! another.
 
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use leasehold::testing::Lab;
-use leasehold::{Job, Runtime, Status};
+use leasehold::testing::{self, Lab};
+use leasehold::{Ctx, Job, JobResult, Outcome, Runtime, Status};
+use serde::{Deserialize, Serialize};
 
-use crate::support::{Act, Signals, act};
+use crate::support::{Act, Signals, act, child_folder, spawn_child};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -58,4 +60,80 @@ async fn every_slot_has_a_thread_however_many_handlers_block_theirs_for_ever() {
     signals.open();
     assert_eq!(health.zombies, 5);
     assert!(!health.is_healthy(), "above the limit it says so, and goes on");
+}
+
+/// Blocks its thread until so many times have been let go.
+#[derive(Serialize, Deserialize)]
+struct UntilLetGo(u32);
+
+impl Job for UntilLetGo {
+    const KIND: &'static str = "until-let-go";
+}
+
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<u32>, Condvar)>, Signals);
+
+async fn until_let_go(job: UntilLetGo, ctx: Ctx<Gate>) -> JobResult {
+    let Gate(gate, signals) = ctx.state();
+    signals.enter();
+    let mut times = gate.0.lock().unwrap();
+    while *times < job.0 {
+        times = gate.1.wait(times).unwrap();
+    }
+    Ok(Outcome::Done)
+}
+
+/// The child: a thread is added and goes again, so many times; answers with its exit code whether
+/// the process has grown by as many stacks.
+#[cfg(target_os = "linux")]
+#[test]
+fn child_whose_threads_come_and_go() {
+    if child_folder().is_none() {
+        return;
+    }
+    let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    rt.block_on(async {
+        let gate = Gate::default();
+        let builder = Runtime::in_memory().state(gate.clone()).handle(until_let_go);
+        let lab = Lab::start(builder.threads(1).slots(2)).await.unwrap();
+        let mut before = 0;
+        for times in 1..=40 {
+            // The first blocks the one thread, so the second comes to one that is added.
+            for n in 1..=2 {
+                lab.enqueue(UntilLetGo(times)).await.unwrap();
+                moving(&lab, 100, gate.1.entered(2 * (times - 1) + n)).await;
+            }
+            *gate.0.0.lock().unwrap() = times;
+            gate.0.1.notify_all();
+            let gone = async {
+                while testing::kept(&lab.runtime)["added threads"] > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            moving(&lab, 1_000, gone).await;
+            if times == 10 {
+                before = address_space();
+            }
+        }
+        let grown = address_space().saturating_sub(before);
+        println!("\ngrown by {} MiB", grown >> 20);
+        std::process::exit(if grown < 20 << 20 { 7 } else { 1 });
+    });
+}
+
+/// How much memory this process has reserved, in bytes.
+#[cfg(target_os = "linux")]
+fn address_space() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').next().unwrap().parse::<usize>().unwrap() * 4_096
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_are_added_and_go_again_leave_no_stack_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = spawn_child("threads::child_whose_threads_come_and_go", dir.path());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(7), "{said}");
 }

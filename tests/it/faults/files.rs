@@ -2,11 +2,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::rusqlite::Connection;
-use leasehold::{Error, Job, Json, ManualClock, NewJob, Runtime, Status, StoreFault};
+use leasehold::{
+    Client, Durability, Error, Job, Json, ManualClock, NewJob, Runtime, Status, StoreFault,
+};
 
-use super::{PATIENCE, START, place, query, seconds};
+use super::{PATIENCE, START, place, query, scale, seconds};
 use crate::support::{Act, Bystander, Signals, act};
 
 const MIB: u64 = 1 << 20;
@@ -36,12 +40,6 @@ async fn k12_log_that_a_reader_holds_is_shown_and_written_back_once_the_reader_e
             client.counts().await.unwrap();
         }
     };
-    let passes = async |until: &dyn Fn() -> bool| {
-        while !until() {
-            clock.advance(1_000);
-            client.counts().await.unwrap();
-        }
-    };
     write(60).await;
     // All of it can be written back and cut off: no read of ours is open.
     assert_eq!(query::<i64>(&path, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
@@ -51,19 +49,107 @@ async fn k12_log_that_a_reader_holds_is_shown_and_written_back_once_the_reader_e
     reader.execute_batch("BEGIN; SELECT count(*) FROM leasehold_jobs").unwrap();
     let before = size(&path, "");
     write(60).await;
-    passes(&|| runtime.health().log_bytes > 5 * MIB).await;
+    passes(&client, &clock, || runtime.health().log_bytes > 5 * MIB).await;
     let grown = size(&path, "-wal");
     assert!(grown > 5 * MIB, "{grown}");
     assert!(size(&path, "") < before + 5 * MIB, "the reader still sees the file as it was");
 
     reader.execute_batch("COMMIT").unwrap();
-    passes(&|| size(&path, "") > before + 5 * MIB).await;
+    passes(&client, &clock, || size(&path, "") > before + 5 * MIB).await;
     write(60).await;
     let after = size(&path, "-wal");
     assert!(after <= grown, "it is written anew from its start: {after} after {grown}");
     bystander.check().await;
     runtime.stop(seconds(5)).await;
     assert_eq!(size(&path, "-wal"), 0, "and a stop cuts it off");
+}
+
+/// Writes one mebibyte.
+async fn write_some(client: &Client) {
+    let large = Json::of(&"x".repeat(100_000)).unwrap();
+    let jobs = (0..10).map(|_| NewJob::raw("large", Some(large.clone())));
+    client.enqueue_many(jobs).await.unwrap();
+}
+
+/// Begins to read, and sees the file as it is now from then on.
+fn snapshot(conn: &Connection) {
+    conn.execute_batch("BEGIN; SELECT count(*) FROM leasehold_schema").unwrap();
+}
+
+/// Has the reaper make its passes until it is so.
+async fn passes(client: &Client, clock: &ManualClock, is_so: impl Fn() -> bool) {
+    let passing = async {
+        while !is_so() {
+            clock.advance(1_000);
+            client.counts().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, passing).await.expect("it never came to that");
+}
+
+/// The same report: no reader stays, but there is never none.
+#[tokio::test]
+async fn k12_log_of_readers_that_overlap_all_the_time_stays_small() {
+    let (_dir, path) = place();
+    let clock = ManualClock::at(START);
+    let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
+    let runtime = builder.durability(Durability::Normal).clock(clock.clone()).start().await;
+    let (runtime, over) = (runtime.unwrap(), Arc::new(AtomicBool::new(false)));
+    let client = runtime.client();
+    let bystander = Bystander::enqueue(&client).await;
+    let (ours, ends) = (path.clone(), over.clone());
+    let reader = std::thread::spawn(move || {
+        let mut conns = [Connection::open(&ours).unwrap(), Connection::open(&ours).unwrap()];
+        snapshot(&conns[0]);
+        while !ends.load(Ordering::SeqCst) {
+            snapshot(&conns[1]);
+            for _ in 0..1_000 {
+                let all = "SELECT count(*) FROM leasehold_schema";
+                conns[1].prepare_cached(all).unwrap().query_row([], |_| Ok(())).unwrap();
+            }
+            conns[0].execute_batch("COMMIT").unwrap();
+            conns.swap(0, 1);
+        }
+    });
+    let (mut most, mut written) = (0, 0);
+    for _ in 0..scale(20, 200) {
+        for _ in 0..8 {
+            write_some(&client).await;
+        }
+        written += 8 * MIB;
+        most = most.max(size(&path, "-wal"));
+        // Until a pass has seen to it.
+        let seen_to = || runtime.health().log_bytes.max(size(&path, "-wal")) <= 32 * MIB;
+        passes(&client, &clock, seen_to).await;
+    }
+    over.store(true, Ordering::SeqCst);
+    reader.join().unwrap();
+    assert!(most < 48 * MIB, "{most} bytes of log for {written}");
+    bystander.check().await;
+    runtime.stop(seconds(5)).await;
+}
+
+/// The same report: what a long read has made of the log does not stay for ever.
+#[tokio::test]
+async fn k12_log_that_became_huge_is_cut_off_once_the_reader_ends() {
+    let (_dir, path) = place();
+    let clock = ManualClock::at(START);
+    let builder = Runtime::builder(&path).state(Signals::default()).handle(act);
+    let runtime = builder.durability(Durability::Normal).clock(clock.clone()).start().await;
+    let (runtime, reader) = (runtime.unwrap(), Connection::open(&path).unwrap());
+    let client = runtime.client();
+    let bystander = Bystander::enqueue(&client).await;
+    snapshot(&reader);
+    for _ in 0..40 {
+        write_some(&client).await;
+    }
+    passes(&client, &clock, || runtime.health().log_bytes > 40 * MIB).await;
+    assert!(runtime.health().is_healthy(), "jobs go on");
+    reader.execute_batch("COMMIT").unwrap();
+    passes(&client, &clock, || runtime.health().log_bytes < MIB).await;
+    assert!(size(&path, "-wal") < MIB);
+    bystander.check().await;
+    runtime.stop(seconds(5)).await;
 }
 
 /// A file system that is taken away with the test.

@@ -4,6 +4,7 @@
 //! names the report.
 
 mod attempts;
+mod clocks;
 mod contention;
 mod files;
 mod handoff;

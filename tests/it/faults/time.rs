@@ -185,7 +185,7 @@ async fn k04_time_a_time_out_of_range_is_refused_by_its_field_and_nothing_is_wri
 
 /// A frozen clock whose wall clock can be set apart from its monotonic time.
 #[derive(Clone)]
-struct Stepped(ManualClock, Arc<AtomicI64>);
+pub(super) struct Stepped(pub(super) ManualClock, pub(super) Arc<AtomicI64>);
 
 impl Clock for Stepped {
     fn now(&self) -> i64 {

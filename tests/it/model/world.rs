@@ -181,7 +181,8 @@ impl World {
             rooms.push((format!("key {key}"), limit - running));
         }
         if let Some((starts, window)) = kind.rate {
-            let counted = self.starts.iter().filter(|at| **at > self.now - window).count() as i64;
+            let near = self.now - window + 1..=self.now + window;
+            let counted = self.starts.iter().filter(|at| near.contains(at)).count() as i64;
             rooms.push(("rate".into(), starts - counted));
         }
         rooms
