@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode};
 
+use crate::bugs::{self, Bug};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::error::StoreFault;
@@ -173,6 +174,7 @@ impl Engine {
             {
                 self.run(batch, claimer)
             }
+            Err(Trouble::Message(fault)) if bugs::give_up() => self.failed(batch, claimer, fault),
             Err(Trouble::Message(_)) if self.fence.trial.has_learned() => self.run(batch, claimer),
             Err(Trouble::Message(fault)) if batch.len() > 1 && !fault.is_passing() => {
                 self.one_by_one(batch)
@@ -210,7 +212,8 @@ impl Engine {
             claimer.failed();
         }
         for message in batch {
-            answer(message, Err(fault.clone()));
+            let early = bugs::on(Bug::AnsweredBeforeCommit);
+            answer(message, if early { Ok(()) } else { Err(fault.clone()) });
         }
         Outcome { effects: Effects::default(), fault: Some(fault) }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::params;
 
+use crate::bugs::{self, Bug};
 use crate::error::StoreFault;
 use crate::facts::Facts;
 use crate::rules::operate::Surroundings;
@@ -73,7 +74,10 @@ impl Txn<'_> {
 
     fn limit_key_room(&mut self, key: &str) -> Result<i64> {
         match self.cache.rules(self.conn)?.key_limits.get(key).copied() {
-            Some(limit) => Ok(limit - self.count(sql::RUNNING_OF_KEY, key)?),
+            Some(limit) => {
+                let more = i64::from(bugs::on(Bug::KeyLimitOffByOne));
+                Ok(limit + more - self.count(sql::RUNNING_OF_KEY, key)?)
+            }
             None => Ok(i64::MAX),
         }
     }
@@ -124,7 +128,8 @@ impl Txn<'_> {
             Some(free) => room_of(*free),
             None => i64::MAX,
         };
-        if let Some(limit) = facts.concurrency {
+        if let Some(mut limit) = facts.concurrency {
+            limit += i64::from(bugs::on(Bug::KindLimitOffByOne));
             room = room.min(limit - self.count(sql::RUNNING_OF_KIND, kind)?);
         }
         if let Some(rate) = facts.rate {
@@ -140,7 +145,7 @@ impl Txn<'_> {
             Some(served) => served.get(&name).map_or(0, |free| room_of(*free)),
         };
         let rules = self.cache.rules(self.conn)?;
-        if rules.paused_queues.contains(&*name) {
+        if rules.paused_queues.contains(&*name) && !bugs::on(Bug::PauseIgnored) {
             return Ok(0);
         }
         if let Some(limit) = rules.queue_limits.get(&*name).copied() {
@@ -162,7 +167,8 @@ impl Txn<'_> {
     }
 
     fn starts(&self, kind: i64, window: i64) -> Result<i64> {
-        let since = self.now.saturating_sub(window);
+        let longer = i64::from(bugs::on(Bug::RateOffByOne));
+        let since = self.now.saturating_sub(window).saturating_sub(longer);
         let mut statement = self.conn.prepare_cached(sql::STARTS)?;
         Ok(statement.query_row([kind, since], |row| row.get(0))?)
     }

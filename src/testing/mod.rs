@@ -5,6 +5,8 @@ mod hand;
 mod lab;
 mod machine;
 
+#[cfg(feature = "__bugs")]
+pub use crate::bugs::{Bug, plant};
 pub use crate::faults::{Faults, Point};
 pub use bench::{Bench, BenchSettings};
 pub use hand::Ran;

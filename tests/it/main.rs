@@ -29,7 +29,6 @@ mod keeping;
 mod lab;
 mod leases;
 mod lists;
-mod model;
 mod own_connection;
 mod pages;
 mod panics;
@@ -37,6 +36,8 @@ mod plain_sql;
 mod plain_statements;
 mod process;
 mod removing;
+#[path = "../support/rng.rs"]
+mod rng;
 mod running;
 mod scopes;
 mod simulate;

@@ -20,7 +20,7 @@ fn by() -> Operator {
 /// The row of a new job must not take the place of a deleted one, which its holder still
 /// writes to.
 #[tokio::test]
-async fn model_once_a_lease_of_a_deleted_job_reaches_no_other_job() {
+async fn once_a_lease_of_a_deleted_job_reaches_no_other_job() {
     let client = bench().await.client;
     for id in ["b", "a"] {
         client.enqueue(mail("a")).await.unwrap();
@@ -45,7 +45,7 @@ async fn model_once_a_lease_of_a_deleted_job_reaches_no_other_job() {
 
 /// A row that was due before the clock went back gives the place of its limit key to the next.
 #[tokio::test]
-async fn model_once_a_job_that_is_no_longer_due_holds_no_other_back() {
+async fn once_a_job_that_is_no_longer_due_holds_no_other_back() {
     let Bench { client, clock, .. } = bench().await;
     client.limit_key("one", 1).await.unwrap();
     let limited = |id: &str| mail(id).limit_key("one");
