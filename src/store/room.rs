@@ -24,7 +24,8 @@ pub(super) fn room_of(slots: usize) -> i64 {
 
 impl Txn<'_> {
     /// Brings back the best rows that were held by a limit key, as many as it has room for of
-    /// each pair of kind and queue: whoever claims next may not serve the best of them.
+    /// each pair of kind and queue: whoever claims next may not serve the best of them. Suspects do
+    /// not count there, as it may have no room for one.
     pub(super) fn free_held(&mut self, key: &str) -> Result<()> {
         let room = self.limit_key_room(key)?;
         if room <= 0 {
@@ -38,13 +39,19 @@ impl Txn<'_> {
             pair = next;
             let mut statement = self.conn.prepare_cached(sql::HELD)?;
             let mut rows = statement.query(params![key, pair.kind, pair.queue])?;
-            let mut left = room;
-            while left > 0
+            let (mut others, mut suspects, mut looked) = (room, room, 0);
+            while others > 0
+                && looked < TURNED_AT_MOST
                 && back.len() < TURNED_AT_MOST
                 && let Some(row) = rows.next()?
             {
-                back.push((row.get(0)?, row.get(1)?));
-                left -= 1;
+                looked += 1;
+                let (key, stalls): (i64, i64) = (row.get(0)?, row.get(1)?);
+                let left = if stalls > 0 { &mut suspects } else { &mut others };
+                if *left > 0 {
+                    *left -= 1;
+                    back.push((key, stalls));
+                }
             }
         }
         for (row, stalls) in &back {

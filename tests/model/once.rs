@@ -61,3 +61,23 @@ async fn once_a_job_that_is_no_longer_due_holds_no_other_back() {
     let ids: Vec<_> = leases.iter().map(|lease| lease.job().to_string()).collect();
     assert_eq!(ids, ["c"]);
 }
+
+/// A place of a limit key that is free again goes to whom the next claim may take: where that has
+/// no room for a suspect, to the best that is none.
+#[tokio::test]
+async fn once_a_suspect_keeps_no_other_from_a_free_place() {
+    let bench = bench().await;
+    let Bench { client, .. } = &bench;
+    client.limit_key("one", 1).await.unwrap();
+    let limited = |id: &str| mail(id).limit_key("one");
+    client.enqueue(limited("suspect").priority(-10)).await.unwrap();
+    client.claim_by_id("suspect", "w").await.unwrap().unwrap().hand_back().await.unwrap();
+    client.enqueue(limited("holder").priority(-20)).await.unwrap();
+    let holder = client.claim_by_id("holder", "w").await.unwrap().unwrap();
+    client.enqueue(limited("other")).await.unwrap();
+    assert!(bench.claim(&["mail"], "w", 3, 1).await.unwrap().is_empty());
+    holder.complete(None).await.unwrap();
+    let leases = bench.claim(&["mail"], "w", 3, 0).await.unwrap();
+    let ids: Vec<_> = leases.iter().map(|lease| lease.job().to_string()).collect();
+    assert_eq!(ids, ["other"]);
+}
