@@ -31,6 +31,9 @@ pub(crate) struct Claimant {
 
 /// Meets a pending row.
 pub(crate) fn meet(row: &Row, facts: &Facts, by: Claimant, now: i64) -> Met {
+    if row.run_at > now && !by.early && !bugs::on(Bug::ClaimedEarly) {
+        return Met::NotDue;
+    }
     if row.is_owed() {
         return Met::Ended(Box::new(reap::finish(row, now)));
     }
@@ -40,9 +43,6 @@ pub(crate) fn meet(row: &Row, facts: &Facts, by: Claimant, now: i64) -> Met {
         new.detail.last_error = Some(error.clone());
         new.fail(Verdict::AttemptsExhausted, now);
         return Met::Ended(Box::new(Change::to(new).noting(AttemptOutcome::Failed, Some(&error))));
-    }
-    if row.run_at > now && !by.early && !bugs::on(Bug::ClaimedEarly) {
-        return Met::NotDue;
     }
     let mut new = row.clone();
     new.status = Status::Running;

@@ -81,3 +81,25 @@ async fn once_a_suspect_keeps_no_other_from_a_free_place() {
     let ids: Vec<_> = leases.iter().map(|lease| lease.job().to_string()).collect();
     assert_eq!(ids, ["other"]);
 }
+
+/// A claim meets what is due, also of jobs that are owed their ending: the clock went back.
+#[tokio::test]
+async fn once_a_claim_ends_no_job_that_is_not_due() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static AGREES: AtomicBool = AtomicBool::new(false);
+    let hooks = leasehold::Hooks::new()
+        .on_cancel(|_, _| if AGREES.load(Ordering::Relaxed) { Ok(()) } else { Err("no".into()) });
+    let settings =
+        BenchSettings { hooks: vec![("mail".into(), hooks)], ..BenchSettings::default() };
+    let Bench { client, clock, .. } = Bench::start(settings).await.unwrap();
+    client.register("mail", Settings::new()).await.unwrap();
+    client.enqueue(mail("a")).await.unwrap();
+    client.cancel("a", by()).await.unwrap_err();
+    AGREES.store(true, Ordering::Relaxed);
+    clock.advance(-1);
+    assert!(client.claim(&["mail"], "w", 1).await.unwrap().is_empty());
+    assert!(client.job("a").await.unwrap().unwrap().status.is_live());
+    clock.advance(1);
+    assert!(client.claim(&["mail"], "w", 1).await.unwrap().is_empty());
+    assert_eq!(client.job("a").await.unwrap().unwrap().status.as_str(), "cancelled");
+}
