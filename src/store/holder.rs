@@ -295,7 +295,11 @@ impl Txn<'_> {
         match code {
             None => land(self)?,
             Some(code) => {
-                let what = format!("a fenced write of kind {}, job {}", row.kind, row.id);
+                let (epoch, number) = (row.epoch, write.number);
+                let what = format!(
+                    "a fenced write of kind {}, job {}, attempt {epoch}, write {number}",
+                    row.kind, row.id
+                );
                 self.contained(|txn| {
                     land(txn)?;
                     txn.application(&what, |tx| code(tx))

@@ -1,5 +1,6 @@
 //! What random commands have found once, in as few steps as it takes.
 
+use futures_util::FutureExt as _;
 use leasehold::testing::{Bench, BenchSettings};
 use leasehold::{Json, NewJob, Operator, Refusal, Settings};
 
@@ -102,4 +103,32 @@ async fn once_a_claim_ends_no_job_that_is_not_due() {
     clock.advance(1);
     assert!(client.claim(&["mail"], "w", 1).await.unwrap().is_empty());
     assert_eq!(client.job("a").await.unwrap().unwrap().status.as_str(), "cancelled");
+}
+
+/// Two fenced writes of an attempt share a transaction: the one that takes it down fails alone.
+#[tokio::test]
+async fn once_a_fenced_write_answers_for_itself_alone() {
+    let settings = BenchSettings { direct: true, ..BenchSettings::default() };
+    let bench = Bench::start(settings).await.unwrap();
+    bench.client.register("mail", Settings::new()).await.unwrap();
+    let table = "CREATE TABLE app (id INTEGER PRIMARY KEY)";
+    let made = bench.client.transaction(move |tx| tx.execute(table, [])).await;
+    made.unwrap();
+    bench.client.enqueue(mail("a")).await.unwrap();
+    let lease = bench.client.claim_by_id("a", "w").await.unwrap().unwrap();
+    bench.hold();
+    let write = |sql: &'static str| {
+        bench.fenced(&lease, None, move |tx| {
+            tx.execute(sql, [])?;
+            Ok(())
+        })
+    };
+    let well = write("INSERT INTO app VALUES (1)");
+    let badly = write("INSERT OR ROLLBACK INTO app VALUES (1)");
+    let (mut well, mut badly) = (std::pin::pin!(well), std::pin::pin!(badly));
+    assert!(well.as_mut().now_or_never().is_none());
+    assert!(badly.as_mut().now_or_never().is_none());
+    bench.release();
+    well.await.unwrap();
+    badly.await.unwrap_err();
 }
