@@ -161,7 +161,8 @@ impl Txn<'_> {
                 heads.sort_by_key(|head| std::cmp::Reverse(head.place.1));
             }
             let Some(head) = heads.pop() else { break };
-            let bound = heads.last().map(|next| next.place.clone());
+            let next = heads.last().filter(|_| !bugs::on(Bug::PriorityIgnored));
+            let bound = next.map(|next| next.place.clone());
             let moved = self.take_from(claiming, &head, bound.as_ref())?;
             if claiming.met >= TURNED_AT_MOST {
                 claiming.batch.more = true;

@@ -68,7 +68,7 @@ impl World<'_> {
             id,
             priority: self.rng.of(&[-1000, -1, 0, 0, 0, 1, 2, 1000]),
             run_at,
-            max: self.pick(4, &[1, 2, 3]),
+            max: self.pick(3, &[1, 1, 2, 3]),
             idem,
             dedup,
             lock: self.pick(5, &keys),

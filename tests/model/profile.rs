@@ -107,8 +107,8 @@ impl Profile {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5EED);
         let all = seed.is_multiple_of(LONG);
-        let (gates, rates) = (!all && rng.one_in(6), !all && rng.one_in(12));
-        let keep = if gates { 0 } else { rng.below(5) };
+        let (gates, rates) = (!all && rng.one_in(6), !all && rng.one_in(8));
+        let keep = if gates || rates { 0 } else { rng.below(5) };
         let mut commands = Vec::new();
         for (command, share, optional) in COMMANDS {
             if all || !optional || rng.below(5) < keep {
