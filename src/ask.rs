@@ -14,12 +14,17 @@ use crate::store::{Claimer, Engine, Pending, Readers};
 /// Messages that may wait for the store at a time; callers beyond it wait with theirs.
 const ADMITTED: usize = 10_000;
 
+/// Messages that share a transaction.
+type Batch = Vec<Box<dyn Pending>>;
+
 /// Sends messages to the store.
 #[derive(Clone)]
 pub(crate) struct Store {
     writer: Writer,
     readers: Option<Readers>,
     permits: Arc<Semaphore>,
+    /// Messages of senders who run them, while they are to wait for each other.
+    held: Arc<Mutex<Option<Batch>>>,
 }
 
 /// Who runs messages.
@@ -34,12 +39,17 @@ impl Writer {
     fn submit(&self, submit: Submit) {
         match self {
             Self::Actor(addr) => addr.do_send(submit),
-            Self::Sender(engine, listener) => {
-                let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
-                let outcome = engine.run(vec![submit.message], None);
-                drop(engine);
-                listener(outcome.effects);
-            }
+            Self::Sender(..) => self.run(vec![submit.message]),
+        }
+    }
+
+    /// Runs a batch, where there is no actor.
+    fn run(&self, batch: Batch) {
+        if let Self::Sender(engine, listener) = self {
+            let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
+            let outcome = engine.run(batch, None);
+            drop(engine);
+            listener(outcome.effects);
         }
     }
 
@@ -58,7 +68,19 @@ impl Writer {
 
 impl Store {
     pub(crate) fn new(writer: Writer, readers: Option<Readers>) -> Self {
-        Self { writer, readers, permits: Arc::new(Semaphore::new(ADMITTED)) }
+        let (permits, held) = (Arc::new(Semaphore::new(ADMITTED)), Arc::default());
+        Self { writer, readers, permits, held }
+    }
+
+    /// Has messages wait until [`Store::release`], where there is no actor.
+    pub(crate) fn hold(&self) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    }
+
+    /// Runs what has waited as one batch.
+    pub(crate) fn release(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.writer.run(held.unwrap_or_default());
     }
 
     /// Sends a message and waits for its answer; first for a place, where too many wait.
@@ -95,6 +117,11 @@ impl Store {
         urgent: bool,
         permit: Option<OwnedSemaphorePermit>,
     ) {
+        if let Writer::Sender(..) = self.writer
+            && let Some(held) = &mut *self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            return held.push(message);
+        }
         self.writer.submit(Submit { message, urgent, permit });
     }
 

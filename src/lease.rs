@@ -11,7 +11,7 @@ use crate::json::Json;
 use crate::rules::settle::{Failure, Settle};
 use crate::store::claim::Claimed;
 use crate::store::holder::{Save, Write};
-use crate::store::messages::{Renewals, SaveOne, SettleOne};
+use crate::store::messages::{Code, Renewals, SaveOne, SettleOne};
 use crate::store::questions::Checkpoints;
 use crate::validate;
 
@@ -63,6 +63,11 @@ impl Lease {
             holder: self.claimed.holder.clone(),
             number: self.writes.fetch_add(1, Ordering::Relaxed) + 1,
         }
+    }
+
+    /// Has the next write repeat the number of the last one.
+    pub(crate) fn repeat(&self) {
+        self.writes.fetch_sub(1, Ordering::Relaxed);
     }
 
     async fn settle(&self, how: Settle) -> Result<Status> {
@@ -159,7 +164,12 @@ impl Lease {
     }
 
     async fn save(&self, save: Save) -> Result<()> {
-        let message = SaveOne { write: self.write(), save, code: None };
+        self.save_with(save, None).await
+    }
+
+    /// The same, with statements of the application's.
+    pub(crate) async fn save_with(&self, save: Save, code: Option<Code>) -> Result<()> {
+        let message = SaveOne { write: self.write(), save, code };
         self.client.host.store.ask(message).await.map(|_| ())
     }
 

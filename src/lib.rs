@@ -8,6 +8,7 @@ mod actors;
 mod after;
 mod around;
 mod ask;
+mod bugs;
 mod builder;
 mod bulk;
 mod client;

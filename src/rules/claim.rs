@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::bugs::{self, Bug};
 use crate::facts::Facts;
 use crate::job::{AttemptOutcome, Status, Verdict};
 
@@ -30,6 +31,9 @@ pub(crate) struct Claimant {
 
 /// Meets a pending row.
 pub(crate) fn meet(row: &Row, facts: &Facts, by: Claimant, now: i64) -> Met {
+    if row.run_at > now && !by.early && !bugs::on(Bug::ClaimedEarly) {
+        return Met::NotDue;
+    }
     if row.is_owed() {
         return Met::Ended(Box::new(reap::finish(row, now)));
     }
@@ -40,13 +44,11 @@ pub(crate) fn meet(row: &Row, facts: &Facts, by: Claimant, now: i64) -> Met {
         new.fail(Verdict::AttemptsExhausted, now);
         return Met::Ended(Box::new(Change::to(new).noting(AttemptOutcome::Failed, Some(&error))));
     }
-    if row.run_at > now && !by.early {
-        return Met::NotDue;
-    }
     let mut new = row.clone();
     new.status = Status::Running;
     new.token = Some(by.token);
-    new.epoch = new.epoch.saturating_add(1);
+    new.finished_at = None;
+    new.epoch = new.epoch.saturating_add(i64::from(!bugs::on(Bug::EpochKept) || row.epoch == 0));
     new.attempts = new.attempts.saturating_add(1);
     new.owner = Some(by.owner);
     new.lease_until = Some(now.saturating_add(facts.lease));

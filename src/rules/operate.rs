@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bugs::{self, Bug};
 use crate::error::Refusal;
 use crate::job::{Action, Preset, Status, Waiting};
 
@@ -14,12 +15,12 @@ use super::table::check;
 pub(crate) fn cancel(row: &Row, by: &str, now: i64) -> Result<Change, Refusal> {
     check(row, Action::Cancel, Redrive::default())?;
     let mut new = row.clone();
-    if row.detail.cancel_requested_at.is_none() {
+    if row.detail.cancel_requested_at.is_none() || bugs::on(Bug::LastRequesterKept) {
         new.detail.cancel_requested_at = Some(now);
         new.detail.cancel_requested_by = Some(by.to_owned());
         new.updated_at = now;
     }
-    if row.status == Status::Pending {
+    if row.status == Status::Pending || bugs::on(Bug::CancelEndsRunning) {
         new.cancel(now);
     }
     Ok(Change::to(new))
@@ -66,7 +67,7 @@ impl Redrive {
     pub(crate) fn allows(self, option: &str) -> bool {
         match option {
             "force" => self.force,
-            "allow_finished" => self.allow_finished,
+            "allow_finished" => self.allow_finished || bugs::on(Bug::FinishedRedriven),
             _ => false,
         }
     }
@@ -101,12 +102,12 @@ pub(crate) fn redrive(
     }
     let mut new = row.clone();
     new.wait(now, now);
-    new.epoch = new.epoch.saturating_add(1);
+    new.epoch = new.epoch.saturating_add(i64::from(!bugs::on(Bug::RedriveKeepsEpoch)));
     new.finished_at = None;
     new.settled_epoch = None;
     let detail = &mut new.detail;
     detail.redrives = detail.redrives.saturating_add(1);
-    detail.verdict = None;
+    detail.verdict = detail.verdict.filter(|_| bugs::on(Bug::RedriveKeepsVerdict));
     detail.error_class = None;
     detail.error_code = None;
     detail.parked_at = None;
@@ -115,7 +116,7 @@ pub(crate) fn redrive(
     detail.cancel_requested_at = None;
     detail.cancel_requested_by = None;
     match how.preset {
-        Preset::Requeue if new.attempts >= new.max_attempts => {
+        Preset::Requeue if new.attempts >= new.max_attempts && !bugs::on(Bug::RequeueSpent) => {
             new.max_attempts = new.attempts.saturating_add(1);
         }
         Preset::Requeue => {}

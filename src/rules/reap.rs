@@ -1,5 +1,6 @@
 //! What a pass of the reaper decides about a row.
 
+use crate::bugs::{self, Bug};
 use crate::facts::{Facts, Orphan};
 use crate::job::{AttemptOutcome, Verdict};
 
@@ -21,7 +22,8 @@ impl Judge {
     /// lease can.
     pub(crate) fn is_over(self, lease_until: Option<i64>) -> bool {
         lease_until.is_none_or(|until| {
-            until < self.now.saturating_sub(self.grace)
+            let end = until.saturating_sub(i64::from(bugs::on(Bug::LostAtTheEnd)));
+            end < self.now.saturating_sub(self.grace)
                 || until > self.now.saturating_add(self.longest).saturating_add(60_000)
         })
     }
@@ -29,7 +31,8 @@ impl Judge {
 
 /// What becomes of a running row whose lease is lost, or of a row that is owed an ending.
 pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
-    if row.detail.cancel_requested_at.is_some() || row.detail.verdict.is_some() {
+    let cancelled = row.detail.cancel_requested_at.is_some() && !bugs::on(Bug::ReaperIgnoresCancel);
+    if cancelled || row.detail.verdict.is_some() {
         return finish(row, now);
     }
     let mut new = row.clone();
@@ -40,7 +43,7 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
         return Change::to(new)
             .noting(AttemptOutcome::Lost, Some("its holder was lost before it started"));
     }
-    if row.attempts >= row.max_attempts {
+    if row.attempts >= row.max_attempts && !bugs::on(Bug::LastAttemptRequeued) {
         let error = format!("the holder of the last attempt was lost: {}", exhausted(row));
         new.detail.last_error = Some(error.clone());
         new.fail(Verdict::AttemptsExhausted, now);
@@ -63,9 +66,10 @@ pub(crate) fn reap(row: &Row, facts: &Facts, now: i64) -> Change {
         return Change::to(new).noting(AttemptOutcome::Lost, Some(&error));
     }
     let wait = backoff::orphan(&facts.orphan_backoff, row.stalls);
-    new.stalls = new.stalls.saturating_add(i64::from(!row.committed()));
+    let committed = row.committed() && !bugs::on(Bug::CommittedLossStalls);
+    new.stalls = new.stalls.saturating_add(i64::from(!committed));
     new.detail.redrives = new.detail.redrives.saturating_add(1);
-    new.epoch = new.epoch.saturating_add(1);
+    new.epoch = new.epoch.saturating_add(i64::from(!bugs::on(Bug::ReaperKeepsEpoch)));
     new.wait(now.saturating_add(wait), now);
     Change::to(new).noting(AttemptOutcome::Lost, Some("its holder was lost"))
 }

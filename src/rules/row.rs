@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::bugs::{self, Bug};
 use crate::job::{ErrorClass, JobId, Phase, Status, Verdict};
 
 /// How many failures of its hooks a decision survives before it lands without them.
@@ -165,6 +166,13 @@ impl Row {
     /// The attempt costs nothing.
     pub(super) fn give_back(&mut self) {
         self.attempts = self.attempts.saturating_sub(1).max(0);
+    }
+
+    /// The same, where there is no such bug.
+    pub(super) fn give_back_but(&mut self, bug: Bug) {
+        if !bugs::on(bug) {
+            self.give_back();
+        }
     }
 
     /// To an end.

@@ -1,5 +1,6 @@
 //! What a holder's write does: the fence, the settles, the commits.
 
+use crate::bugs::{self, Bug};
 use crate::error::Refusal;
 use crate::facts::Facts;
 use crate::job::{Action, AttemptOutcome, ErrorClass, Status, Verdict};
@@ -52,12 +53,29 @@ pub(crate) fn fence<'r>(
     action: Action,
 ) -> Result<&'r Row, Refusal> {
     let row = row.ok_or(Refusal::NotFound)?;
+    if late_is_let_in(row, holder, action) {
+        return Ok(row);
+    }
     check(row, action, Redrive::default())?;
-    if row.token != Some(holder.token) {
+    if row.token != Some(holder.token) && !is_unfenced(action) {
         let (held_epoch, current_epoch) = (holder.epoch, row.epoch);
         return Err(Refusal::Superseded { held_epoch, current_epoch, owner: row.owner.clone() });
     }
     Ok(row)
+}
+
+/// Whether a bug lets an attempt in that has lost its job.
+fn late_is_let_in(row: &Row, holder: &Holder, action: Action) -> bool {
+    let redriven = row.status == Status::Pending && row.detail.redrives > 0;
+    let completed = row.status == Status::Completed && action == Action::Complete;
+    bugs::on(Bug::LateAfterRedrive) && redriven && row.epoch == holder.epoch + 1
+        || bugs::on(Bug::CompletedTwice) && completed
+}
+
+/// Whether a bug leaves out the fence.
+fn is_unfenced(action: Action) -> bool {
+    bugs::on(Bug::UnfencedCompletion) && action == Action::Complete
+        || bugs::on(Bug::UnfencedSave) && action == Action::Save
 }
 
 impl Settle {
@@ -92,7 +110,9 @@ pub(crate) fn is_repeat(row: &Row, holder: &Holder, settle: &Settle) -> bool {
         Settle::Cancelled => row.status == Status::Cancelled,
         Settle::Interrupt | Settle::Snooze(_) | Settle::Release => false,
     };
+    let retried = matches!(settle, Settle::Fail(_)) && row.status == Status::Pending;
     same && row.settled_epoch == Some(holder.epoch) && row.last_write.is_of(&holder.token)
+        || bugs::on(Bug::RetryRepeated) && retried && row.last_write.is_of(&holder.token)
 }
 
 /// What a settle by the present holder makes of its row.
@@ -118,7 +138,9 @@ fn decide(
     draw: &mut dyn FnMut() -> f64,
 ) -> Change {
     let mut new = row.clone();
-    if row.detail.cancel_requested_at.is_some() && !matches!(settle, Settle::Complete(_)) {
+    let done = matches!(settle, Settle::Complete(_)) && !bugs::on(Bug::DoneCancelled);
+    let forgotten = matches!(settle, Settle::Fail(_)) && bugs::on(Bug::CancelForgotten);
+    if row.detail.cancel_requested_at.is_some() && !done && !forgotten {
         let mut error = None;
         if let Settle::Fail(failure) = settle {
             error = Some(text::stored(Some(&failure.error)));
@@ -134,17 +156,18 @@ fn decide(
         Settle::Interrupt => {
             new.seq = new.seq.saturating_add(1);
             new.detail.interruptions = new.detail.interruptions.saturating_add(1);
+            new.stalls += i64::from(bugs::on(Bug::InterruptStalls));
             new.give_back();
             new.wait(now, now);
             Change::to(new).noting(AttemptOutcome::Interrupted, None)
         }
         Settle::Snooze(ms) => {
-            new.give_back();
+            new.give_back_but(Bug::SnoozeCharged);
             new.wait(now.saturating_add(*ms), now);
             Change::to(new).noting(AttemptOutcome::Snoozed, None)
         }
         Settle::Release => {
-            new.give_back();
+            new.give_back_but(Bug::ReleaseCharged);
             new.wait(now, now);
             Change::to(new).noting(AttemptOutcome::Released, None)
         }
@@ -161,11 +184,14 @@ fn complete(mut new: Row, facts: &Facts, result: Option<Json>, now: i64) -> Chan
     new.detail.verdict = None;
     new.detail.error_class = None;
     new.detail.error_code = None;
-    new.detail.rate_limit_hits = 0;
+    if !bugs::on(Bug::CompletionKeepsHits) {
+        new.detail.rate_limit_hits = 0;
+    }
     let mut change = Change::to(new);
     change.result = result;
-    change.drop_checkpoints = true;
-    change.gate = facts.provider.as_ref().map(|_| Gate::Open);
+    change.drop_checkpoints = !bugs::on(Bug::CheckpointsKept);
+    let opens = facts.provider.is_some() && !bugs::on(Bug::GateStaysClosed);
+    change.gate = opens.then_some(Gate::Open);
     if first_try { change } else { change.noting(AttemptOutcome::Completed, None) }
 }
 
@@ -200,13 +226,13 @@ fn fail(
             } else {
                 let wait = backoff::defer(&facts.defer, hits, failure.retry_after, draw);
                 let until = now.saturating_add(wait);
-                new.give_back();
+                new.give_back_but(Bug::DeferCharged);
                 new.wait(until, now);
                 gate = facts.provider.as_ref().map(|_| Gate::CloseUntil(until));
                 AttemptOutcome::Deferred
             }
         }
-        ErrorClass::Transient if new.attempts < new.max_attempts => {
+        ErrorClass::Transient if new.attempts < new.max_attempts + one_more() => {
             let wait = backoff::retry(&facts.retry, new.attempts, failure.retry_after, draw);
             new.wait(now.saturating_add(wait), now);
             AttemptOutcome::Retried
@@ -221,14 +247,19 @@ fn fail(
     change
 }
 
+/// The attempt that a bug allows beyond the budget.
+fn one_more() -> i64 {
+    i64::from(bugs::on(Bug::AttemptsOffByOne))
+}
+
 fn hand_back(mut new: Row, facts: &Facts, now: i64) -> Change {
-    let committed = new.committed();
+    let committed = new.committed() && !bugs::on(Bug::CommittedYieldStalls);
     new.seq = new.seq.saturating_add(1);
-    new.give_back();
+    new.give_back_but(Bug::YieldCharged);
     if !committed {
         new.stalls = new.stalls.saturating_add(1);
     }
-    if !committed && new.stalls >= facts.max_stalls {
+    if !committed && new.stalls >= facts.max_stalls && !bugs::on(Bug::YieldNeverPoison) {
         let error = format!(
             "handed back {} times in a row without saving anything; the limit is {}",
             new.stalls, facts.max_stalls
@@ -260,20 +291,24 @@ pub(crate) fn hook_refused(
     draw: &mut dyn FnMut() -> f64,
 ) -> Change {
     let mut failed = row.clone();
-    failed.detail.hook_failures =
-        failed.detail.hook_failures.saturating_add(i64::from(refusal.asked));
+    let counts = refusal.asked && !bugs::on(Bug::HookFailureUncounted);
+    failed.detail.hook_failures = failed.detail.hook_failures.saturating_add(i64::from(counts));
     failed.detail.hook_tried_at = Some(now);
     let error = refusal.error;
     let base = if intended.status == Status::Completed {
         let failure = Failure::transient(format!("the completion was refused by a hook: {error}"));
         let change = settle(&failed, facts, &Settle::Fail(failure), now, draw);
-        if change.row.status.is_live() {
+        if change.row.status.is_live() && !bugs::on(Bug::RefusedCompletionOwed) {
             return change;
         }
         change.row
     } else {
         intended.clone()
     };
+    let mut base = base;
+    if bugs::on(Bug::RefusedCompletionOwed) && intended.status == Status::Completed {
+        base.detail.verdict = Some(Verdict::AttemptsExhausted);
+    }
     let mut owed = Row { status: row.status, finished_at: None, settled_epoch: None, ..base };
     owed.unlease();
     owed.detail.parked_at = None;
@@ -300,8 +335,12 @@ pub(crate) const fn hooks_spent(row: &Row) -> bool {
 /// A checkpoint or step saved: durable progress.
 pub(crate) fn commit(row: &Row, facts: &Facts, own_checkpoint: bool, now: i64) -> Row {
     let mut new = touch(row, facts, now);
-    new.attempts = 1;
-    new.stalls = 0;
+    if !bugs::on(Bug::CommitKeepsAttempts) {
+        new.attempts = 1;
+    }
+    if !bugs::on(Bug::CommitKeepsStalls) {
+        new.stalls = 0;
+    }
     new.detail.rate_limit_hits = 0;
     new.last_committed_at = Some(now);
     new.commit_epoch = new.epoch;
@@ -314,7 +353,7 @@ pub(crate) fn touch(row: &Row, facts: &Facts, now: i64) -> Row {
     let mut new = row.clone();
     new.ahead = false;
     new.updated_at = now;
-    if new.lease_until.is_some_and(|until| until > now) {
+    if new.lease_until.is_some_and(|until| until > now || bugs::on(Bug::SaveRevivesLease)) {
         new.lease_until = Some(now.saturating_add(facts.lease));
         new.heartbeat_at = Some(now);
     }
@@ -325,7 +364,7 @@ pub(crate) fn touch(row: &Row, facts: &Facts, now: i64) -> Row {
 /// that a step of the wall clock alone takes no lease away.
 pub(crate) fn renew(row: &Row, facts: &Facts, trusted: bool, now: i64) -> Result<i64, Refusal> {
     match row.lease_until {
-        Some(until) if until <= now && !trusted => {
+        Some(until) if until <= now && !trusted && !bugs::on(Bug::ExpiredRenewed) => {
             Err(Refusal::Expired { by_ms: now.saturating_sub(until) })
         }
         _ => Ok(now.saturating_add(facts.lease)),

@@ -6,6 +6,8 @@ use crate::record::JobRecord;
 
 use super::messages::Message;
 use super::reaper::Pass;
+use super::rows::read_hot;
+use super::statements::{hot, whole};
 use super::txn::Txn;
 
 /// The tables that hold what has happened, the jobs first, whose deletion leaves traces in others.
@@ -29,6 +31,10 @@ const TABLES: [&str; 17] = [
     "bulk_rows",
 ];
 
+const ALL_JOBS: &str = concat!("SELECT ", hot!(), ", ", whole!(), "ORDER BY j.key");
+/// How many columns `hot!` has.
+const HOT: usize = 29;
+
 /// Every job as it stands, in the order in which they came.
 pub(crate) struct AllJobs;
 
@@ -37,13 +43,12 @@ impl Message for AllJobs {
 
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<Self::Reply, Error> {
         let conn = txn.conn;
-        let mut keys = conn
-            .prepare_cached("SELECT key FROM leasehold_job ORDER BY key")
-            .map_err(StoreFault::from)?;
-        let keys = keys.query_map([], |row| row.get(0)).map_err(StoreFault::from)?;
+        let mut statement = conn.prepare_cached(ALL_JOBS).map_err(StoreFault::from)?;
+        let mut rows = statement.query([]).map_err(StoreFault::from)?;
         let mut jobs = Vec::new();
-        for key in keys {
-            jobs.extend(txn.record(key.map_err(StoreFault::from)?)?);
+        while let Some(columns) = rows.next().map_err(StoreFault::from)? {
+            let row = txn.named(read_hot(columns)?)?;
+            jobs.push(txn.whole_record(row, columns, HOT)?);
         }
         Ok(jobs)
     }

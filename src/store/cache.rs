@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::bugs::{self, Bug};
 use crate::error::StoreFault;
 use crate::facts::Facts;
 use crate::validate::Sizes;
@@ -57,7 +58,7 @@ impl Cache {
         let version: i64 =
             conn.prepare_cached(sql::DATA_VERSION)?.query_row([], |row| row.get(0))?;
         let moved = version != self.data_version;
-        if moved {
+        if moved && !(bugs::on(Bug::StaleCache) && self.data_version != 0) {
             self.forget();
             self.data_version = version;
         }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rusqlite::params;
 
+use crate::bugs::{self, Bug};
 use crate::error::{Error, StoreFault};
 use crate::events::What;
 use crate::facts::Facts;
-use crate::job::JobId;
+use crate::job::{JobId, Status};
 use crate::json::Json;
 use crate::rules::claim::{Claimant, Met, meet};
 use crate::rules::row::{Lane, Row};
@@ -137,7 +138,8 @@ impl Txn<'_> {
         let mut due: Vec<(i64, i64)> = Vec::new();
         {
             let mut statement = self.conn.prepare_cached(sql::DUE)?;
-            let mut rows = statement.query([self.now])?;
+            let early = if bugs::on(Bug::ClaimedEarly) { 1_000 } else { 0 };
+            let mut rows = statement.query([self.now + early])?;
             while due.len() < TURNED_AT_MOST
                 && let Some(row) = rows.next()?
             {
@@ -155,8 +157,12 @@ impl Txn<'_> {
         let mut heads = self.all_heads(claiming, pairs)?;
         while claiming.batch.claimed.len() < claiming.want.limit {
             heads.sort_by(|a, b| b.place.cmp(&a.place));
+            if bugs::on(Bug::PriorityIgnored) {
+                heads.sort_by_key(|head| std::cmp::Reverse(head.place.1));
+            }
             let Some(head) = heads.pop() else { break };
-            let bound = heads.last().map(|next| next.place.clone());
+            let next = heads.last().filter(|_| !bugs::on(Bug::PriorityIgnored));
+            let bound = next.map(|next| next.place.clone());
             let moved = self.take_from(claiming, &head, bound.as_ref())?;
             if claiming.met >= TURNED_AT_MOST {
                 claiming.batch.more = true;
@@ -246,7 +252,7 @@ impl Txn<'_> {
         }
         let Some(facts) = self.facts(head.pair.kind)? else { return Ok(false) };
         let owner = claiming.want.owner.clone();
-        let by = Claimant { owner, token: self.entropy.bytes(), early: false };
+        let by = Claimant { token: self.token(&owner), owner, early: false };
         match meet(row, &facts, by, self.now) {
             Met::Taken(new) => {
                 let claimed = self.lease(row, &new, facts)?;
@@ -264,6 +270,15 @@ impl Txn<'_> {
         }
         claiming.met += 1;
         Ok(row.limit_key.is_some())
+    }
+
+    /// What proves a claim.
+    fn token(&self, owner: &str) -> [u8; 16] {
+        let mut token = self.entropy.bytes();
+        if bugs::on(Bug::FencedByOwner) {
+            token.fill(owner.bytes().fold(0, u8::wrapping_add));
+        }
+        token
     }
 
     /// Ends a row that a claim met; where its hooks do not agree it stays owed.
@@ -323,7 +338,8 @@ impl Txn<'_> {
     ) -> Result<Option<Claimed>, Error> {
         let Some(key) = self.find(id)? else { return Ok(None) };
         let Some(row) = self.load(key)? else { return Ok(None) };
-        if row.status != crate::job::Status::Pending {
+        let failed = row.status == Status::Failed && bugs::on(Bug::TerminalClaimed);
+        if row.status != Status::Pending && !failed {
             return Ok(None);
         }
         if self.around(&row)?.ignoring_pauses().first().is_some() {
@@ -331,7 +347,7 @@ impl Txn<'_> {
         }
         let Some(kind) = self.cache.known_id(self.conn, &row.kind)? else { return Ok(None) };
         let Some(facts) = self.facts(kind)? else { return Ok(None) };
-        let by = Claimant { owner: owner.clone(), token: self.entropy.bytes(), early: true };
+        let by = Claimant { owner: owner.clone(), token: self.token(owner), early: true };
         match meet(&row, &facts, by, self.now) {
             Met::Taken(new) => Ok(Some(self.lease(&row, &new, facts)?)),
             Met::Ended(change) => {
@@ -347,7 +363,8 @@ impl Claiming<'_> {
     fn room(&self, pair: Pair, lane: Lane) -> i64 {
         let kind = self.kinds.get(&pair.kind).copied().unwrap_or(i64::MAX);
         let queue = self.queues.get(&pair.queue).copied().unwrap_or(i64::MAX);
-        let suspects = if lane == Lane::Suspect { room_of(self.suspects) } else { i64::MAX };
+        let alone = lane == Lane::Suspect && !bugs::on(Bug::SuspectsTogether);
+        let suspects = if alone { room_of(self.suspects) } else { i64::MAX };
         kind.min(queue).min(suspects)
     }
 
@@ -363,7 +380,7 @@ impl Claiming<'_> {
             *room -= 1;
         }
         if head.lane == Lane::Suspect {
-            self.suspects -= 1;
+            self.suspects = self.suspects.saturating_sub(1);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode};
 
+use crate::bugs::{self, Bug};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::error::StoreFault;
@@ -175,11 +176,12 @@ impl Engine {
             {
                 self.run(batch, claimer)
             }
+            Err(Trouble::Message(fault)) if bugs::give_up() => self.failed(batch, claimer, fault),
             Err(Trouble::Message(_)) if self.fence.trial.has_learned() => self.run(batch, claimer),
             Err(Trouble::Message(fault)) if batch.len() > 1 && !fault.is_passing() => {
                 self.one_by_one(batch)
             }
-            Err(Trouble::Message(fault)) if claimer.is_some() && !is_passing(&fault) => {
+            Err(Trouble::Message(fault)) if claimer.is_some() && !fault.is_passing() => {
                 // The claim may be to blame: the message runs again without one.
                 log::error!(error:% = fault; "a batch was rolled back");
                 if let Some(claimer) = claimer {
@@ -212,7 +214,8 @@ impl Engine {
             claimer.failed();
         }
         for message in batch {
-            answer(message, Err(fault.clone()));
+            let early = bugs::on(Bug::AnsweredBeforeCommit);
+            answer(message, if early { Ok(()) } else { Err(fault.clone()) });
         }
         Outcome { effects: Effects::default(), fault: Some(fault) }
     }
@@ -230,7 +233,7 @@ impl Engine {
         for message in batch {
             let one = self.run(vec![message], None);
             all.effects.append(one.effects);
-            all.fault = one.fault.filter(is_passing).or(all.fault);
+            all.fault = one.fault.filter(StoreFault::is_passing).or(all.fault);
         }
         all
     }
@@ -391,8 +394,4 @@ pub(super) fn known_schema(conn: &Connection) -> Result<(), StoreFault> {
         Some(_) => Ok(()),
         None => Err(StoreFault::Corrupt("leasehold's tables are gone".into())),
     }
-}
-
-fn is_passing(fault: &StoreFault) -> bool {
-    fault.is_passing()
 }

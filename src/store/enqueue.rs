@@ -1,7 +1,10 @@
 //! Enqueuing: the keys in their order, then the row.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::bugs::{self, Bug};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::error::{Error, Refusal, StoreFault};
@@ -71,7 +74,7 @@ impl Txn<'_> {
             return Ok(existing);
         }
         if let Some(lock) = &job.lock_key
-            && let Some(by) = self.key_holder(sql::BY_LOCK_KEY, lock, job)?
+            && let Some(by) = self.lock_holder(lock, job)?
         {
             return Err(Refusal::LockHeld { by }.into());
         }
@@ -95,7 +98,7 @@ impl Txn<'_> {
     fn existing(&mut self, job: &NewJob, id: &JobId) -> Result<Option<Enqueued>, Error> {
         let found = |id, by| Some(Enqueued { id, was: Was::Existing { by } });
         if self.find_anyone(id)?.is_some() {
-            if self.find(id)?.is_none() {
+            if self.find(id)?.is_none() && !bugs::on(Bug::ScopeIgnored) {
                 return Err(Refusal::IdTaken.into());
             }
             // An id that was minted for this very call is there because the call is asked
@@ -109,6 +112,9 @@ impl Txn<'_> {
         ] {
             let Some(key) = key else { continue };
             if let Some(id) = self.key_holder(statement, key, job)? {
+                if bugs::on(Bug::KeysForgotten) && by == By::IdempotencyKey {
+                    continue;
+                }
                 return Ok(found(id, by));
             }
             if let Some(id) = self.kept_key(by, key, job)? {
@@ -121,7 +127,8 @@ impl Txn<'_> {
     /// The job that had a key last, where the key outlives it.
     fn kept_key(&mut self, by: By, key: &str, job: &NewJob) -> Result<Option<JobId>, StoreFault> {
         let mut statement = self.conn.prepare_cached(sql::KEPT_KEY)?;
-        let named = params![by.as_str(), key, job.tenant, job.organization, self.now];
+        let longer = self.now - i64::from(bugs::on(Bug::KeptKeyOffByOne));
+        let named = params![by.as_str(), key, job.tenant, job.organization, longer];
         let mut rows = statement.query(named)?;
         rows.next()?.map(|row| read_id(row, 0)).transpose()
     }
@@ -132,6 +139,8 @@ impl Txn<'_> {
             (By::IdempotencyKey, &job.idempotency_key, "keep_key_for", job.keep_key_for),
             (By::DedupKey, &job.dedup_key, "unique_for", job.unique_for),
         ] {
+            let for_ever = key.is_some() && by == By::DedupKey && bugs::on(Bug::DedupKept);
+            let period = period.or(for_ever.then(|| Duration::from_hours(1)));
             let Some(period) = period else { continue };
             let until = self.now.saturating_add(validate::duration(field, period)?);
             self.conn.prepare_cached(sql::KEEP_KEY)?.execute(params![
@@ -144,6 +153,14 @@ impl Txn<'_> {
             ])?;
         }
         Ok(())
+    }
+
+    fn lock_holder(&mut self, lock: &str, job: &NewJob) -> Result<Option<JobId>, StoreFault> {
+        if bugs::on(Bug::LockIgnoresTenant) {
+            let nobody = NewJob { tenant: None, organization: None, ..job.clone() };
+            return self.key_holder(sql::BY_LOCK_KEY, lock, &nobody);
+        }
+        self.key_holder(sql::BY_LOCK_KEY, lock, job)
     }
 
     fn key_holder(

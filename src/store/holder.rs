@@ -3,6 +3,7 @@
 
 use rusqlite::params;
 
+use crate::bugs::{self, Bug};
 use crate::error::{Error, Refusal, StoreFault};
 use crate::events::What;
 use crate::facts::Facts;
@@ -106,6 +107,9 @@ impl Txn<'_> {
             Settle::Fail(failure) => format!("failed: {}", failure.error),
             other => format!("{other:?}").to_lowercase(),
         };
+        if bugs::on(Bug::LateForgotten) {
+            return Ok(());
+        }
         let text = crate::rules::text::stored(Some(&format!("{refusal}; it had {what}")));
         let entry = History { outcome: AttemptOutcome::Lost, error: Some(text) };
         self.add_late(write.key, write.holder.epoch, &entry)
@@ -125,11 +129,17 @@ impl Txn<'_> {
         }
         let failed = match self.contained(|txn| txn.end_with_hooks(row, change)) {
             Ok(()) => return Ok(()),
+            Err(Error::Refused(_)) if bugs::on(Bug::DisagreementIgnored) => {
+                return Ok(self.write(row, change)?);
+            }
             Err(Error::Refused(Refusal::HookFailed { error, .. })) => error,
             Err(Error::Store(fault)) if is_application(&fault) => fault.to_string(),
             Err(other) => return Err(other),
         };
-        if hooks_spent(row) && change.row.status != Status::Completed {
+        if hooks_spent(row)
+            && !bugs::on(Bug::HooksUnbounded)
+            && change.row.status != Status::Completed
+        {
             let mut last = change.clone();
             last.row.detail.hook_failures = last.row.detail.hook_failures.saturating_add(1);
             last.row.detail.hook_tried_at = Some(self.now);
@@ -209,6 +219,9 @@ impl Txn<'_> {
         let known = self.cache.rules(self.conn)?.gates.contains_key(provider);
         match gate {
             Gate::CloseUntil(until) => {
+                if bugs::on(Bug::GateShortened) {
+                    self.conn.prepare_cached(sql::OPEN_GATE)?.execute([provider])?;
+                }
                 self.conn.prepare_cached(sql::CLOSE_GATE)?.execute(params![provider, until])?;
             }
             Gate::Open if known => {
@@ -257,6 +270,7 @@ impl Txn<'_> {
         let mark = WriteMark::new(&write.holder.token, write.number);
         if let Some(row) = &row
             && row.last_write == mark
+            && !bugs::on(Bug::WriteRepeated)
         {
             return Ok(self.saved(row, true));
         }
@@ -281,7 +295,11 @@ impl Txn<'_> {
         match code {
             None => land(self)?,
             Some(code) => {
-                let what = format!("a fenced write of kind {}, job {}", row.kind, row.id);
+                let (epoch, number) = (row.epoch, write.number);
+                let what = format!(
+                    "a fenced write of kind {}, job {}, attempt {epoch}, write {number}",
+                    row.kind, row.id
+                );
                 self.contained(|txn| {
                     land(txn)?;
                     txn.application(&what, |tx| code(tx))
@@ -332,6 +350,7 @@ impl Txn<'_> {
         job: i64,
         epoch: i64,
     ) -> Result<Vec<(String, Json)>, StoreFault> {
+        let epoch = if bugs::on(Bug::CheckpointsOfLater) { i64::MAX } else { epoch };
         let mut statement = self.conn.prepare_cached(sql::CHECKPOINTS)?;
         let mut rows = statement.query([job, epoch])?;
         let mut values = Vec::new();

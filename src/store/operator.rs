@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, params};
 
+use crate::bugs::{self, Bug};
 use crate::error::{Error, Refusal, StoreFault};
 use crate::job::{JobId, Status};
 use crate::kind::Settings;
@@ -118,7 +119,7 @@ impl Txn<'_> {
         let change = redrive(&row, how, held, self.now)?;
         let facts = self.facts_by_name(&row.kind)?;
         let here = self.has_hooks(&row.kind);
-        if !facts.hooks && !here {
+        if !facts.hooks && !here || bugs::on(Bug::RedriveSkipsHook) {
             self.record_action(by, "redrive", &id.to_string(), 1)?;
             self.write(&row, &change)?;
             return Ok(self.hook_after(&row, AfterHook::Redrive)?);
@@ -269,7 +270,8 @@ impl Txn<'_> {
         let mut found = Vec::new();
         for kind in self.kinds_ended()? {
             for status in [Status::Completed, Status::Failed, Status::Cancelled] {
-                for (key, finished_at) in self.ended(kind, status, settled_before, limit)? {
+                let before = settled_before + i64::from(bugs::on(Bug::SweepOffByOne));
+                for (key, finished_at) in self.ended(kind, status, before, limit)? {
                     found.push((finished_at, key, kind, status));
                 }
             }
@@ -337,7 +339,9 @@ impl Txn<'_> {
         let text = serde_json::to_string(&facts)
             .map_err(|error| Error::Setup(format!("settings of kind {kind}: {error}")))?;
         self.conn.prepare_cached(sql::PUT_KIND)?.execute(params![id, text, self.now])?;
-        self.cache.forget_rules();
+        if !bugs::on(Bug::StaleFacts) {
+            self.cache.forget_rules();
+        }
         self.effects.work = true;
         Ok(())
     }

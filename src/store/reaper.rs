@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::OptionalExtension;
 
+use crate::bugs::{self, Bug};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, StoreFault};
 use crate::job::Status;
@@ -231,8 +232,11 @@ impl Txn<'_> {
         pass: &mut Pass,
     ) -> Result<(), StoreFault> {
         let facts = self.facts_by_name(&row.kind)?;
-        let change = if owed { finish(row, self.now) } else { reap(row, &facts, self.now) };
-        let outcome = if change.row.status.is_live() {
+        let mut change = if owed { finish(row, self.now) } else { reap(row, &facts, self.now) };
+        if bugs::on(Bug::ReaperSettles) && !change.row.status.is_live() {
+            change.row.settled_epoch = Some(row.epoch);
+        }
+        let outcome = if change.row.status.is_live() || bugs::on(Bug::ReaperSkipsHooks) {
             self.write(row, &change).map_err(Error::from)
         } else {
             self.end(row, &facts, &change)

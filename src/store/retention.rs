@@ -2,6 +2,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
+use crate::bugs::{self, Bug};
 use crate::error::StoreFault;
 use crate::job::Status;
 
@@ -40,7 +41,10 @@ impl Txn<'_> {
         for (status, keep) in [
             (Status::Completed, keep.completed),
             (Status::Cancelled, keep.cancelled),
-            (Status::Failed, keep.failed),
+            (
+                Status::Failed,
+                if bugs::on(Bug::FailedSweptEarly) { keep.cancelled } else { keep.failed },
+            ),
         ] {
             left -= self.sweep_status(&kinds, status, keep.unwrap_or(i64::MAX), left)?;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::params;
 
+use crate::bugs::{self, Bug};
 use crate::error::StoreFault;
 use crate::facts::Facts;
 use crate::rules::operate::Surroundings;
@@ -23,7 +24,8 @@ pub(super) fn room_of(slots: usize) -> i64 {
 
 impl Txn<'_> {
     /// Brings back the best rows that were held by a limit key, as many as it has room for of
-    /// each pair of kind and queue: whoever claims next may not serve the best of them.
+    /// each pair of kind and queue: whoever claims next may not serve the best of them. Suspects do
+    /// not count there, as it may have no room for one.
     pub(super) fn free_held(&mut self, key: &str) -> Result<()> {
         let room = self.limit_key_room(key)?;
         if room <= 0 {
@@ -37,13 +39,19 @@ impl Txn<'_> {
             pair = next;
             let mut statement = self.conn.prepare_cached(sql::HELD)?;
             let mut rows = statement.query(params![key, pair.kind, pair.queue])?;
-            let mut left = room;
-            while left > 0
+            let (mut others, mut suspects, mut looked) = (room, room, 0);
+            while others > 0
+                && looked < TURNED_AT_MOST
                 && back.len() < TURNED_AT_MOST
                 && let Some(row) = rows.next()?
             {
-                back.push((row.get(0)?, row.get(1)?));
-                left -= 1;
+                looked += 1;
+                let (key, stalls): (i64, i64) = (row.get(0)?, row.get(1)?);
+                let left = if stalls > 0 { &mut suspects } else { &mut others };
+                if *left > 0 {
+                    *left -= 1;
+                    back.push((key, stalls));
+                }
             }
         }
         for (row, stalls) in &back {
@@ -73,7 +81,10 @@ impl Txn<'_> {
 
     fn limit_key_room(&mut self, key: &str) -> Result<i64> {
         match self.cache.rules(self.conn)?.key_limits.get(key).copied() {
-            Some(limit) => Ok(limit - self.count(sql::RUNNING_OF_KEY, key)?),
+            Some(limit) => {
+                let more = i64::from(bugs::on(Bug::KeyLimitOffByOne));
+                Ok(limit + more - self.count(sql::RUNNING_OF_KEY, key)?)
+            }
             None => Ok(i64::MAX),
         }
     }
@@ -124,7 +135,8 @@ impl Txn<'_> {
             Some(free) => room_of(*free),
             None => i64::MAX,
         };
-        if let Some(limit) = facts.concurrency {
+        if let Some(mut limit) = facts.concurrency {
+            limit += i64::from(bugs::on(Bug::KindLimitOffByOne));
             room = room.min(limit - self.count(sql::RUNNING_OF_KIND, kind)?);
         }
         if let Some(rate) = facts.rate {
@@ -140,7 +152,7 @@ impl Txn<'_> {
             Some(served) => served.get(&name).map_or(0, |free| room_of(*free)),
         };
         let rules = self.cache.rules(self.conn)?;
-        if rules.paused_queues.contains(&*name) {
+        if rules.paused_queues.contains(&*name) && !bugs::on(Bug::PauseIgnored) {
             return Ok(0);
         }
         if let Some(limit) = rules.queue_limits.get(&*name).copied() {
@@ -162,7 +174,9 @@ impl Txn<'_> {
     }
 
     fn starts(&self, kind: i64, window: i64) -> Result<i64> {
+        let longer = i64::from(bugs::on(Bug::RateOffByOne));
         let (since, until) = (self.now.saturating_sub(window), self.now.saturating_add(window));
+        let since = since.saturating_sub(longer);
         let mut statement = self.conn.prepare_cached(sql::STARTS)?;
         Ok(statement.query_row([kind, since, until], |row| row.get(0))?)
     }

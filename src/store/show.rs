@@ -1,11 +1,12 @@
 //! What is shown of jobs: a whole record, and its history.
 
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, Row as SqlRow};
 
 use crate::error::StoreFault;
 use crate::job::{AttemptOutcome, JobId};
 use crate::json::Json;
 use crate::record::{Attempt, JobRecord};
+use crate::rules::row::Row;
 
 use super::rows::read_text;
 use super::statements as sql;
@@ -17,31 +18,39 @@ impl Txn<'_> {
     /// The whole record of a job, its texts included.
     pub(super) fn record(&mut self, key: i64) -> Result<Option<JobRecord>> {
         let Some(row) = self.load(key)? else { return Ok(None) };
-        let payload = self.text(sql::PAYLOAD, key)?;
-        let result = self.text(sql::RESULT, key)?;
         let mut statement = self.conn.prepare_cached(sql::RECORD)?;
         let mut rows = statement.query([key])?;
-        let Some(columns) = rows.next()? else { return Ok(None) };
+        rows.next()?.map(|columns| self.whole_record(row, columns, 0)).transpose()
+    }
+
+    /// A row with the columns of `whole!` that begin at one.
+    pub(super) fn whole_record(
+        &self,
+        row: Row,
+        columns: &SqlRow<'_>,
+        at: usize,
+    ) -> Result<JobRecord> {
         let (phase, detail) = (row.phase(self.now), row.detail);
-        Ok(Some(JobRecord {
+        let text = |column: usize| read_text(columns, at + column);
+        Ok(JobRecord {
             id: row.id,
             kind: row.kind,
             queue: row.queue,
-            tenant: read_text(columns, 4)?,
-            organization: read_text(columns, 5)?,
-            reason: read_text(columns, 6)?,
-            subject_type: read_text(columns, 7)?,
-            subject_id: read_text(columns, 8)?,
-            meta: read_text(columns, 9)?.map(Json::stored),
-            trace_context: read_text(columns, 10)?,
-            copy_of: read_text(columns, 11)?.map(JobId::from),
-            payload,
-            result,
+            tenant: text(3)?,
+            organization: text(4)?,
+            reason: text(5)?,
+            subject_type: text(6)?,
+            subject_id: text(7)?,
+            meta: text(8)?.map(Json::stored),
+            trace_context: text(9)?,
+            copy_of: text(10)?.map(JobId::from),
+            payload: text(11)?.map(Json::stored),
+            result: text(12)?.map(Json::stored),
             progress_done: detail.progress_done,
             progress_total: detail.progress_total,
-            idempotency_key: read_text(columns, 1)?,
-            dedup_key: read_text(columns, 2)?,
-            lock_key: read_text(columns, 3)?,
+            idempotency_key: text(0)?,
+            dedup_key: text(1)?,
+            lock_key: text(2)?,
             limit_key: row.limit_key,
             status: row.status,
             phase,
@@ -74,7 +83,7 @@ impl Txn<'_> {
             updated_at: row.updated_at,
             started_at: row.started_at,
             finished_at: row.finished_at,
-        }))
+        })
     }
 
     /// The text of a side table.

@@ -22,14 +22,17 @@ macro_rules! hot {
     };
 }
 
-/// The columns of a whole record but its two texts.
-macro_rules! record {
+/// The other columns of a whole record, and where they are.
+macro_rules! whole {
     () => {
-        "SELECT j.key, j.idempotency_key, j.dedup_key, j.lock_key, j.tenant, j.organization, \
-         l.reason, l.subject_type, l.subject_id, l.meta, l.trace_context, \
-         l.copy_of FROM leasehold_job j LEFT JOIN leasehold_label l ON l.job = j.key "
+        "j.idempotency_key, j.dedup_key, j.lock_key, j.tenant, j.organization, l.reason, \
+         l.subject_type, l.subject_id, l.meta, l.trace_context, l.copy_of, p.payload, r.result \
+         FROM leasehold_job j LEFT JOIN leasehold_label l ON l.job = j.key \
+         LEFT JOIN leasehold_payload p ON p.job = j.key \
+         LEFT JOIN leasehold_result r ON r.job = j.key "
     };
 }
+pub(super) use {hot, whole};
 
 /// The columns of an operation on many jobs, in the order in which they are read.
 macro_rules! bulk {
@@ -77,9 +80,8 @@ statements! {
         cancel_requested_by, parked_at, hooked_at, hook_failures, hook_tried_at, redrives, \
         interruptions, rate_limit_hits, rate_limited_at, progress_done, progress_total, restarts \
         FROM leasehold_detail WHERE job = ?1";
-    RECORD = concat!(record!(), "WHERE j.key = ?1");
+    RECORD = concat!("SELECT ", whole!(), "WHERE j.key = ?1");
     PAYLOAD = "SELECT payload FROM leasehold_payload WHERE job = ?1";
-    RESULT = "SELECT result FROM leasehold_result WHERE job = ?1";
     ATTEMPTS = "SELECT a.epoch, o.name, a.claimed_at, a.ended_at, a.outcome, a.error \
         FROM leasehold_attempts a LEFT JOIN leasehold_names o ON o.id = a.owner \
         WHERE a.job = ?1 ORDER BY a.n";

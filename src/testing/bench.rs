@@ -8,10 +8,17 @@ use crate::clock::{Clock as _, ManualClock};
 use crate::entropy::FixedEntropy;
 use crate::error::{Result, StoreFault};
 use crate::facts::Retention;
+use crate::faults::Faults;
+use crate::hooks::Tx;
 use crate::host::{Host, HostConfig};
+use crate::json::Json;
+use crate::lease::Lease;
 use crate::record::JobRecord;
 use crate::store::Place;
 use crate::store::bench::{AllJobs, Clear};
+use crate::store::claim::Want;
+use crate::store::holder::Save;
+use crate::store::messages::Claim;
 
 /// A store with a frozen clock and fixed draws, driven by hand: nothing runs in it.
 #[derive(Clone, Debug)]
@@ -22,6 +29,8 @@ pub struct Bench {
     pub clock: ManualClock,
     /// Its draws.
     pub entropy: Arc<FixedEntropy>,
+    /// Failures on demand.
+    pub faults: Faults,
 }
 
 /// What is set when a [`Bench`] is made.
@@ -46,13 +55,16 @@ pub struct BenchSettings {
     /// Whoever asks runs the statements, on its own thread: much faster, but there is no actor,
     /// and nobody can wait for the end of a job. Within a tokio runtime.
     pub direct: bool,
+    /// Failures on demand, which several benches can share.
+    pub faults: Faults,
 }
 
 impl Default for BenchSettings {
     fn default() -> Self {
         let (now, draws) = (1_000_000, vec![0.5]);
         let (hooks, keep) = (Vec::new(), [None; 3]);
-        Self { now, draws, grace: 0, keep, hooks, path: None, seed: 1, direct: false }
+        let (path, faults) = (None, Faults::default());
+        Self { now, draws, grace: 0, keep, hooks, path, seed: 1, direct: false, faults }
     }
 }
 
@@ -70,6 +82,8 @@ impl Bench {
         let mut config = HostConfig::new(settings.path.map_or(Place::Memory, Place::File));
         config.clock = Arc::new(clock.clone());
         config.entropy = entropy.clone();
+        let faults = settings.faults;
+        config.faults = faults.clone();
         (config.here, config.direct) = (settings.direct, settings.direct);
         config.store.grace = settings.grace;
         let usual = config.store.retention;
@@ -82,7 +96,60 @@ impl Bench {
         config.store.hooks =
             settings.hooks.into_iter().map(|(kind, hooks)| (kind.as_str().into(), hooks)).collect();
         let host = Host::start(config).await.unwrap_or(Err(StoreFault::Stopped.into()))?;
-        Ok(Self { client: Client::new(host), clock, entropy })
+        Ok(Self { client: Client::new(host), clock, entropy, faults })
+    }
+
+    /// Claims as a worker does, in one transaction: at most `limit` jobs, and of those that have
+    /// stalls at most `suspects`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::claim`].
+    pub async fn claim(
+        &self,
+        kinds: &[&str],
+        owner: &str,
+        limit: usize,
+        suspects: usize,
+    ) -> Result<Vec<Lease>> {
+        let kinds = kinds.iter().map(|kind| Arc::from(*kind)).collect();
+        let want = Want { owner: owner.into(), kinds, limit, suspects, ..Want::default() };
+        let batch = self.client.ask(Claim(want)).await?;
+        Ok(batch.claimed.into_iter().map(|one| Lease::new(self.client.clone(), one)).collect())
+    }
+
+    /// Runs statements of the application's in a write of a lease's holder, as `Ctx::fenced` does,
+    /// or as `Ctx::fenced_save` where a value is given.
+    ///
+    /// # Errors
+    ///
+    /// The refusals of every write of a holder; what the code answers; a [`StoreFault`].
+    pub async fn fenced(
+        &self,
+        lease: &Lease,
+        save: Option<Json>,
+        code: impl FnMut(&mut Tx<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let save = match save {
+            Some(value) => Save::Checkpoint { key: String::new(), value },
+            None => Save::Nothing,
+        };
+        lease.save_with(save, Some(Box::new(code))).await
+    }
+
+    /// Has a lease's next write repeat its last one, as after an answer that was lost.
+    pub fn repeat(&self, lease: &Lease) {
+        lease.repeat();
+    }
+
+    /// Has what is asked from here on wait for [`Bench::release`], where the bench is direct.
+    pub fn hold(&self) {
+        self.client.host.store.hold();
+    }
+
+    /// Runs what has waited in one transaction.
+    pub fn release(&self) {
+        self.client.host.store.release();
     }
 
     /// Every job as it stands, in the order in which they came.

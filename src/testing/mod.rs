@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use crate::runtime::Runtime;
 
+#[cfg(feature = "__bugs")]
+pub use crate::bugs::{Bug, plant};
 pub use crate::faults::{Faults, Point};
 pub use bench::{Bench, BenchSettings};
 pub use hand::Ran;

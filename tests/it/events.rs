@@ -10,7 +10,7 @@ use leasehold::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::model::Rng;
+use crate::rng::Rng;
 use crate::support::{Act, Bystander, Signals, act, record};
 
 /// The next so many events, in short.

@@ -30,7 +30,6 @@ mod lab;
 mod leases;
 mod lists;
 mod load;
-mod model;
 mod own_connection;
 mod pages;
 mod panics;
@@ -38,6 +37,8 @@ mod plain_sql;
 mod plain_statements;
 mod process;
 mod removing;
+#[path = "../support/rng.rs"]
+mod rng;
 mod running;
 mod scopes;
 mod simulate;

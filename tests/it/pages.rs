@@ -9,7 +9,7 @@ use leasehold::rusqlite::{Connection, params};
 use leasehold::testing::{Bench, BenchSettings};
 use leasehold::{Filter, Operator, Order, Paging, Scope, Status, Totals};
 
-use crate::model::Rng;
+use crate::rng::Rng;
 
 const JOBS: usize = 7_000;
 const KINDS: usize = 40;

@@ -1,9 +1,12 @@
 //! The semantics of a job's row once more, in plain Rust and on records: what each event is to
 //! make of it.
 
-use leasehold::{ErrorClass, JobRecord, Phase, Preset, Status, Verdict};
+use std::cmp::Ordering;
+
+use leasehold::{AttemptOutcome, ErrorClass, JobRecord, Phase, Preset, Status, Verdict};
 
 /// The facts of a kind, as far as they decide.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kind {
     pub name: &'static str,
     pub queue: &'static str,
@@ -18,6 +21,7 @@ pub struct Kind {
     pub rate: Option<(i64, i64)>,
     pub provider: Option<&'static str>,
     pub registered: bool,
+    pub hooks: bool,
 }
 
 const PLAIN: Kind = Kind {
@@ -33,25 +37,44 @@ const PLAIN: Kind = Kind {
     rate: None,
     provider: None,
     registered: true,
+    hooks: false,
 };
 
-pub const KINDS: [Kind; 6] = [
+pub const KINDS: [Kind; 8] = [
     PLAIN,
     Kind { name: "narrow", queue: "slow", lease: 10_000, concurrency: Some(2), ..PLAIN },
     Kind { name: "rated", rate: Some((3, 20_000)), max_stalls: 1, orphan_base: 15_000, ..PLAIN },
     Kind { name: "parking", queue: "slow", parks: true, max_attempts: 2, ..PLAIN },
     Kind { name: "gated", provider: Some("api"), max_hits: 2, max_attempts: 3, ..PLAIN },
+    Kind { name: "behind", queue: "slow", provider: Some("api"), max_attempts: 2, ..PLAIN },
+    HOOKED,
     Kind { name: "ghost", registered: false, ..PLAIN },
 ];
+const HOOKED: Kind = Kind { name: "hooked", max_attempts: 3, max_hits: 1, hooks: true, ..PLAIN };
 
+/// What another process, of another version, registers each kind as.
+pub const OTHERS: [Kind; 8] = [
+    Kind { lease: 7_000, max_attempts: 2, parks: true, ..PLAIN },
+    Kind { concurrency: Some(1), max_stalls: 1, ..KINDS[1] },
+    Kind { rate: Some((2, 8_000)), ..KINDS[2] },
+    Kind { parks: false, orphan_base: 4_000, ..KINDS[3] },
+    Kind { max_hits: 0, concurrency: Some(1), ..KINDS[4] },
+    Kind { lease: 60_000, max_hits: 1, ..KINDS[5] },
+    Kind { max_stalls: 1, parks: true, ..HOOKED },
+    KINDS[7],
+];
+
+pub const RATED: usize = 2;
+pub const HOOKED_AT: usize = 6;
+pub const BEHIND_ONE_GATE: [usize; 2] = [4, 5];
+
+pub const QUEUES: [&str; 2] = ["default", "slow"];
 pub const QUEUE_LIMIT: (&str, i64) = ("slow", 3);
 pub const KEY_LIMITS: [(&str, i64); 2] = [("one", 1), ("two", 2)];
 /// How long completed, cancelled and failed jobs are kept.
 pub const KEEP: [i64; 3] = [90_000, 60_000, 120_000];
-
-pub fn kind(name: &str) -> &'static Kind {
-    KINDS.iter().find(|kind| kind.name == name).unwrap()
-}
+/// Failures of its hooks that an ending survives.
+const MAX_HOOK_FAILURES: i64 = 20;
 
 /// The end of an attempt, as its holder says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,9 +93,10 @@ pub const ANY: &str = "*";
 pub const ERROR: &str = "boom";
 
 /// Claim order: the time that a job has been due, a level of priority being a minute.
-pub fn place(job: &JobRecord) -> (i64, i64, bool, String) {
-    let given = job.id.as_uuid().is_none();
-    (job.run_at + job.priority * 60_000, job.created_at, !given, job.id.to_string())
+pub fn order(a: &JobRecord, b: &JobRecord) -> Ordering {
+    let place = |job: &JobRecord| (job.run_at + job.priority * 60_000, job.created_at);
+    let name = |job: &JobRecord| (job.id.as_uuid().is_some(), job.id.to_string());
+    place(a).cmp(&place(b)).then_with(|| name(a).cmp(&name(b)))
 }
 
 pub fn phase(job: &JobRecord, now: i64) -> Phase {
@@ -80,7 +104,7 @@ pub fn phase(job: &JobRecord, now: i64) -> Phase {
         Status::Pending if job.run_at <= now => Phase::Ready,
         Status::Pending if job.attempts == 0 => Phase::Scheduled,
         Status::Pending => Phase::Retrying,
-        Status::Running if job.lease_until.unwrap() >= now => Phase::Leased,
+        Status::Running if job.lease_until.is_some_and(|until| until >= now) => Phase::Leased,
         Status::Running => Phase::Orphaned,
         Status::Completed => Phase::Completed,
         Status::Cancelled => Phase::Cancelled,
@@ -120,47 +144,41 @@ fn give_back(job: &mut JobRecord) {
     job.attempts = (job.attempts - 1).max(0);
 }
 
-pub fn claimed(job: &mut JobRecord, owner: &str, now: i64) {
+pub fn claimed(job: &mut JobRecord, facts: &Kind, owner: &str, now: i64) {
     job.status = Status::Running;
     job.epoch += 1;
     job.attempts += 1;
     job.owner = Some(owner.into());
-    job.lease_until = Some(now + kind(&job.kind).lease);
+    job.lease_until = Some(now + facts.lease);
     job.heartbeat_at = Some(now);
     job.started_at = job.started_at.or(Some(now));
     job.updated_at = now;
 }
 
-pub fn renewed(job: &mut JobRecord, now: i64) {
-    job.lease_until = Some(now + kind(&job.kind).lease);
+pub fn renewed(job: &mut JobRecord, facts: &Kind, now: i64) {
+    job.lease_until = Some(now + facts.lease);
     job.heartbeat_at = Some(now);
     job.updated_at = now;
 }
 
-fn touched(job: &mut JobRecord, now: i64) {
+/// A write that saves nothing.
+pub fn touched(job: &mut JobRecord, facts: &Kind, now: i64) {
     job.updated_at = now;
-    if job.lease_until.unwrap() > now {
-        renewed(job, now);
+    if job.lease_until.is_some_and(|until| until > now) {
+        renewed(job, facts, now);
     }
 }
 
-pub fn saved(job: &mut JobRecord, now: i64) {
-    touched(job, now);
+pub fn saved(job: &mut JobRecord, facts: &Kind, now: i64) {
+    touched(job, facts, now);
     job.attempts = 1;
     job.stalls = 0;
     job.rate_limit_hits = 0;
     job.last_committed_at = Some(now);
 }
 
-pub fn progressed(job: &mut JobRecord, done: i64, total: Option<i64>, now: i64) {
-    touched(job, now);
-    job.progress_done = Some(done);
-    job.progress_total = total;
-}
-
 /// An attempt's end by its holder; `committed` says that it had saved something.
-pub fn settled(job: &mut JobRecord, how: &End, committed: bool, now: i64) {
-    let facts = kind(&job.kind);
+pub fn settled(job: &mut JobRecord, facts: &Kind, how: &End, committed: bool, now: i64) {
     if let (Some(_), false) = (job.cancel_requested_at, matches!(how, End::Complete(_))) {
         end(job, Status::Cancelled, now);
         job.verdict = None;
@@ -262,17 +280,77 @@ pub fn cancelled(job: &mut JobRecord, by: &str, now: i64) {
     }
 }
 
-pub fn is_lost(job: &JobRecord, now: i64) -> bool {
-    let longest = KINDS.iter().map(|kind| kind.lease).max().unwrap();
+/// What the history says of an attempt that its holder has ended, if it says anything.
+pub fn outcome(before: &JobRecord, after: &JobRecord, how: &End) -> Option<AttemptOutcome> {
+    let poison = after.verdict == Some(Verdict::Poison);
+    Some(match (how, after.status) {
+        (End::Cancelled, _) | (_, Status::Cancelled) => AttemptOutcome::Cancelled,
+        // It has simply succeeded at the first try.
+        (End::Complete(_), _) if before.epoch == 1 => return None,
+        (End::Complete(_), _) => AttemptOutcome::Completed,
+        (End::Fail(..), Status::Failed) => AttemptOutcome::Failed,
+        (End::Fail(ErrorClass::RateLimited, _), _) => AttemptOutcome::Deferred,
+        (End::Fail(..), _) => AttemptOutcome::Retried,
+        (End::Yield, _) if poison => AttemptOutcome::Poison,
+        (End::Yield, _) => AttemptOutcome::Yielded,
+        (End::Interrupt, _) => AttemptOutcome::Interrupted,
+        (End::Snooze(_), _) => AttemptOutcome::Snoozed,
+        (End::Release, _) => AttemptOutcome::Released,
+    })
+}
+
+/// Whether an ending is decided that has not landed, for want of a hook that agrees.
+pub fn is_owed(job: &JobRecord) -> bool {
+    let decided = job.verdict.is_some() || job.cancel_requested_at.is_some();
+    let unheld =
+        job.status == Status::Pending || job.status == Status::Running && job.lease_until.is_none();
+    decided && unheld
+}
+
+/// Ends a job that is owed its ending: a cancel goes before a verdict.
+pub fn finished(job: &mut JobRecord, now: i64) -> AttemptOutcome {
+    match job.verdict {
+        Some(verdict) if job.cancel_requested_at.is_none() => {
+            fail(job, verdict, now);
+            AttemptOutcome::Failed
+        }
+        _ => {
+            end(job, Status::Cancelled, now);
+            job.verdict = None;
+            AttemptOutcome::Cancelled
+        }
+    }
+}
+
+/// Whether the next failure of its hooks is the last that its ending waits for.
+pub fn hooks_spent(job: &JobRecord) -> bool {
+    job.hook_failures + 1 >= MAX_HOOK_FAILURES
+}
+
+/// The decision `intended` stays on the row, for a hook has not agreed.
+pub fn owed(job: &mut JobRecord, intended: JobRecord, now: i64) {
+    let cancels = intended.status == Status::Cancelled;
+    let (status, failures) = (job.status, job.hook_failures);
+    *job = intended;
+    (job.status, job.hook_failures) = (status, failures);
+    (job.finished_at, job.settled_epoch, job.hooked_at) = (None, None, None);
+    (job.lease_until, job.parked_at) = (None, None);
+    if cancels && job.cancel_requested_at.is_none() {
+        job.cancel_requested_at = Some(now);
+        job.cancel_requested_by = Some("handler".into());
+    }
+    job.updated_at = now;
+}
+
+pub fn is_lost(job: &JobRecord, longest: i64, now: i64) -> bool {
     let until = job.lease_until.unwrap_or(i64::MIN);
     job.status == Status::Running && (until < now || until > now + longest + 60_000)
 }
 
 /// A running row whose lease is lost.
-pub fn lost(job: &mut JobRecord, committed: bool, now: i64) {
-    let facts = kind(&job.kind);
+pub fn lost(job: &mut JobRecord, facts: &Kind, committed: bool, now: i64) -> AttemptOutcome {
     if job.cancel_requested_at.is_some() {
-        return end(job, Status::Cancelled, now);
+        return finished(job, now);
     }
     let verdict = if job.attempts >= job.max_attempts {
         Verdict::AttemptsExhausted
@@ -285,17 +363,19 @@ pub fn lost(job: &mut JobRecord, committed: bool, now: i64) {
         job.stalls += i64::from(!committed);
         job.redrives += 1;
         job.epoch += 1;
-        return wait(job, now + delay, now);
+        wait(job, now + delay, now);
+        return AttemptOutcome::Lost;
     };
     job.last_error = Some(ANY.into());
     fail(job, verdict, now);
+    AttemptOutcome::Lost
 }
 
 pub fn redriven(job: &mut JobRecord, preset: Preset, now: i64) {
     wait(job, now, now);
     job.epoch += 1;
     job.redrives += 1;
-    (job.finished_at, job.settled_epoch, job.result) = (None, None, None);
+    (job.finished_at, job.settled_epoch, job.hooked_at, job.result) = (None, None, None, None);
     (job.verdict, job.error_class, job.error_code, job.parked_at) = (None, None, None, None);
     (job.cancel_requested_at, job.cancel_requested_by) = (None, None);
     if preset == Preset::Requeue {
@@ -305,6 +385,7 @@ pub fn redriven(job: &mut JobRecord, preset: Preset, now: i64) {
         return;
     }
     (job.attempts, job.stalls, job.rate_limit_hits, job.rate_limited_at) = (0, 0, 0, None);
+    job.hook_failures = 0;
     if preset == Preset::Restart {
         job.seq += 1;
         (job.progress_done, job.progress_total) = (None, None);
