@@ -30,6 +30,10 @@ struct Args {
     /// Print the figures as JSON.
     #[arg(long)]
     json: bool,
+    /// Play with a bug in the store, by its name, until it is found.
+    #[cfg(feature = "__bugs")]
+    #[arg(long)]
+    bug: Option<String>,
 }
 
 #[allow(clippy::disallowed_methods, reason = "how long it took is asked of the real clock")]
@@ -70,6 +74,12 @@ type All = Mutex<(Figures, BTreeMap<u64, Vec<String>>)>;
 /// Plays every seed of this thread's.
 fn play_some(args: &Args, thread: u64, threads: u64, all: &All) -> anyhow::Result<()> {
     let theatre = Theatre::new()?;
+    #[cfg(feature = "__bugs")]
+    if let Some(name) = &args.bug {
+        use leasehold::testing::{Bug, plant};
+        let bug = Bug::ALL.iter().find(|bug| format!("{bug:?}") == *name);
+        plant(Some(*bug.ok_or_else(|| anyhow::anyhow!("{name} is none of {:?}", Bug::ALL))?));
+    }
     for seed in (args.from..args.from + args.seeds).filter(|seed| seed % threads == thread) {
         let report = play(seed, &theatre, args.trace)?;
         print!("{}", report.trace);
