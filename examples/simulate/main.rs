@@ -87,6 +87,10 @@ fn play_some(args: &Args, thread: u64, threads: u64, all: &All) -> anyhow::Resul
         all.0.add(&report.figures);
         if !report.broken.is_empty() {
             all.1.insert(seed, report.broken);
+            #[cfg(feature = "__bugs")]
+            if args.bug.is_some() {
+                break;
+            }
         }
     }
     Ok(())
