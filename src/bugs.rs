@@ -6,7 +6,10 @@ macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// What can be made wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[cfg_attr(not(feature = "__bugs"), allow(dead_code, reason = "nothing makes one"))]
+        #[cfg_attr(
+            not(feature = "__bugs"),
+            allow(dead_code, unreachable_pub, reason = "nothing makes one")
+        )]
         #[non_exhaustive]
         pub enum Bug { $($(#[doc = $doc])+ $name,)+ }
 
