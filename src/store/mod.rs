@@ -101,7 +101,7 @@ impl Default for StoreSettings {
             grace: 0,
             retention: Retention { completed: week, cancelled: week, failed: Some(30 * DAY) },
             code_limit: 5_000,
-            busy_timeout: 5_000,
+            busy_timeout: open::BUSY_TIMEOUT,
             migrate: Migrate::Auto,
             checkpoints: Checkpoints::Auto,
             ballast: true,

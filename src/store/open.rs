@@ -20,6 +20,10 @@ pub(super) const VERSION: i64 = 2;
 /// Statements kept prepared: more than there are, the application's among them.
 const PREPARED: usize = 256;
 
+/// How long to wait for somebody else's lock, and how long at a time, in milliseconds.
+pub(super) const BUSY_TIMEOUT: u64 = 5_000;
+const LOCK_PAUSE: u64 = 2;
+
 /// The steps from one schema version to the next, oldest first.
 const MIGRATIONS: &[&str] =
     &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_operators.sql")];
@@ -131,6 +135,20 @@ fn prepare_connection(conn: &Connection, busy_timeout: u64) -> rusqlite::Result<
     Ok(())
 }
 
+/// What the writing connection does each time that it finds the lock taken, `times` in a row until
+/// now: a short pause, until the pauses come to [`BUSY_TIMEOUT`].
+///
+/// `SQLite`'s own timeout pauses for up to 100 ms. Where other processes write all the time the
+/// lock is free for moments only, and who sleeps so long misses one after the other.
+#[allow(clippy::disallowed_methods, reason = "a short wait on the store's own thread")]
+fn wait_for_lock(times: i32) -> bool {
+    let waits = u64::from(times.unsigned_abs()) < BUSY_TIMEOUT / LOCK_PAUSE;
+    if waits {
+        std::thread::sleep(std::time::Duration::from_millis(LOCK_PAUSE));
+    }
+    waits
+}
+
 /// Opens the writing connection: pragmas, schema, write probe.
 #[allow(clippy::disallowed_methods, reason = "the one place that opens connections to write")]
 pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connection> {
@@ -138,7 +156,7 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
         Place::File(path) => Connection::open(path)?,
         Place::Memory => Connection::open_in_memory()?,
     };
-    prepare_connection(&conn, settings.busy_timeout)?;
+    prepare_connection(&conn, BUSY_TIMEOUT)?;
     set(&conn, "foreign_keys", "1", "1")?;
     if let Place::File(path) = place {
         // Where the file may only be read, that is how `SQLite` opens it.
@@ -146,7 +164,7 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
             return Err(StoreFault::ReadOnly);
         }
         refuse_unknown_future(&conn)?;
-        write_ahead(&conn, settings.busy_timeout).map_err(|fault| match fault {
+        write_ahead(&conn).map_err(|fault| match fault {
             StoreFault::Sql(error) => StoreFault::Sql(format!(
                 "{error}; the file system of {} may not support it",
                 path.display()
@@ -154,6 +172,7 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
             other => other,
         })?;
     }
+    conn.busy_handler(Some(wait_for_lock))?;
     let (word, number) = match settings.durability {
         Durability::Full => ("full", "2"),
         Durability::Normal => ("normal", "1"),
@@ -170,19 +189,17 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
 /// busy, at times at once and at times after its timeout, so it is asked without one, again and
 /// again until the time is up.
 #[allow(clippy::disallowed_methods, reason = "a short wait on the store's own thread")]
-fn write_ahead(conn: &Connection, busy_timeout: u64) -> Result<()> {
+fn write_ahead(conn: &Connection) -> Result<()> {
     const PAUSE: u64 = 10;
-    let mut left = busy_timeout / PAUSE;
+    let mut left = BUSY_TIMEOUT / PAUSE;
     conn.busy_timeout(std::time::Duration::ZERO)?;
-    let done = loop {
+    loop {
         match set(conn, "journal_mode", "wal", "wal") {
             Err(StoreFault::Busy) if left > 0 => left -= 1,
-            done => break done,
+            done => return done,
         }
         std::thread::sleep(std::time::Duration::from_millis(PAUSE));
-    };
-    conn.busy_timeout(std::time::Duration::from_millis(busy_timeout))?;
-    done
+    }
 }
 
 /// Sets a pragma and reads it back: `SQLite` ignores what it does not know.
@@ -272,4 +289,22 @@ fn migrate(conn: &mut Connection, how: Migrate) -> Result<()> {
     tx.execute("UPDATE leasehold_schema SET version = max(version, ?1) WHERE one = 1", [VERSION])?;
     tx.commit()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_the_lock_to_write_looks_every_few_milliseconds_for_five_seconds() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::File(dir.path().join("jobs.db"));
+        let conn = writer(&place, &StoreSettings::default()).unwrap();
+        // SQLite's own timeout, with its long pauses, would stand here.
+        let own: i64 = conn.query_row("PRAGMA busy_timeout", [], |row| row.get(0)).unwrap();
+        assert_eq!(own, 0);
+        let last = i32::try_from(BUSY_TIMEOUT / LOCK_PAUSE).unwrap() - 1;
+        assert_eq!((BUSY_TIMEOUT, LOCK_PAUSE), (5_000, 2));
+        assert!(wait_for_lock(0) && wait_for_lock(last) && !wait_for_lock(last + 1));
+    }
 }
