@@ -57,13 +57,15 @@ impl Engine {
             return size;
         }
         let seen = if last { disk::cut_off(conn).map(|()| true) } else { disk::write_back(conn) };
+        // After the cut, and where a sync may have failed, the next batch, if there is one, starts
+        // with a connection as it should be.
+        let replaced = last || seen.is_err();
         match seen {
             Ok(true) => {}
             Ok(false) => log::debug!("a reader keeps the log from being written back"),
             Err(fault) => log::info!(error:% = fault; "the log was not written back"),
         }
-        if last {
-            // The next batch, if there is one, starts with a connection as it should be.
+        if replaced {
             self.mistrust();
         }
         disk::log_size(&path)
