@@ -271,6 +271,9 @@ impl Lab {
                 () = tokio::task::yield_now() => {
                     if self.runtime.session().stands_still() {
                         self.clock.advance(1);
+                    } else {
+                        // What is due between two ticks of the control thread.
+                        self.tick().await;
                     }
                 }
             }
