@@ -76,10 +76,16 @@ impl Client {
     /// an id that was minted once.
     pub(crate) async fn ask_again<M: Message>(&self, message: impl Fn() -> M) -> Result<M::Reply> {
         let mut asked = 1;
+        let mut lost = None;
         loop {
-            match self.ask(message()).await {
-                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => asked += 1,
-                answer => return answer,
+            match (self.ask(message()).await, lost.take()) {
+                (Err(Error::Store(fault @ StoreFault::Unknown(_))), _) if asked < ASK_AGAIN => {
+                    asked += 1;
+                    lost = Some(fault);
+                }
+                // That it did not land this time says nothing of the time before.
+                (Err(Error::Store(_)), Some(before)) => return Err(before.into()),
+                (answer, _) => return answer,
             }
         }
     }

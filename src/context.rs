@@ -328,19 +328,24 @@ impl<S> Ctx<S> {
             faults.die().await;
         }
         let mut asked = 0;
+        let mut lost = None;
         loop {
             let message = SaveOne { write: write.clone(), save: save.clone(), code: code() };
             asked += 1;
-            match faults.answer(self.run.store.ask(message).await) {
-                Ok(saved) => {
+            match (faults.answer(self.run.store.ask(message).await), lost.take()) {
+                (Ok(saved), _) => {
                     if faults.hit(Point::AfterWrite) {
                         faults.die().await;
                     }
                     self.run.saved(saved);
                     return Ok(saved);
                 }
-                Err(Error::Store(StoreFault::Unknown(_))) if asked < ASK_AGAIN => {}
-                Err(error) => {
+                (Err(Error::Store(fault @ StoreFault::Unknown(_))), _) if asked < ASK_AGAIN => {
+                    lost = Some(fault);
+                }
+                // That it did not land this time says nothing of the time before.
+                (Err(Error::Store(_)), Some(before)) => return Err(before.into()),
+                (Err(error), _) => {
                     if let Some(
                         refusal @ (Refusal::NotFound
                         | Refusal::NotRunning { .. }

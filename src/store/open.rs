@@ -149,6 +149,11 @@ fn wait_for_lock(times: i32) -> bool {
     waits
 }
 
+/// Has a connection that writes wait for others as it should.
+pub(super) fn patient(conn: &Connection) -> rusqlite::Result<()> {
+    conn.busy_handler(Some(wait_for_lock))
+}
+
 /// Opens the writing connection: pragmas, schema, write probe.
 #[allow(clippy::disallowed_methods, reason = "the one place that opens connections to write")]
 pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connection> {
@@ -172,7 +177,7 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
             other => other,
         })?;
     }
-    conn.busy_handler(Some(wait_for_lock))?;
+    patient(&conn)?;
     let (word, number) = match settings.durability {
         Durability::Full => ("full", "2"),
         Durability::Normal => ("normal", "1"),

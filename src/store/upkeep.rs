@@ -11,7 +11,7 @@ use crate::faults::Point;
 use super::claim::{Batch, Claimed};
 use super::disk;
 use super::engine::{Claimer, Engine};
-use super::open::{Place, writer};
+use super::open::{Place, patient, writer};
 use super::spares::Spare;
 use super::{Checkpoints, statements as sql};
 
@@ -25,7 +25,10 @@ impl Engine {
     /// Opens a connection, where there is none to go on with.
     pub(super) fn opened(&mut self) -> Result<Connection, StoreFault> {
         match self.settings.spares.take(&self.place, true) {
-            Some(spare) => Ok(self.fence.adopt(spare)),
+            Some(spare) => {
+                patient(&spare.conn)?;
+                Ok(self.fence.adopt(spare))
+            }
             None => Ok(self.fence.install(writer(&self.place, &self.settings)?)?),
         }
     }
@@ -105,19 +108,20 @@ impl Engine {
             disk::cut_off(conn, Duration::ZERO)
         } else if self.log.is_due(size, now) {
             let done = self.log.cut_off(conn, now);
-            let timeout = Duration::from_millis(self.settings.busy_timeout);
-            let as_before = conn.busy_timeout(timeout).map_err(StoreFault::from);
+            let as_before = patient(conn).map_err(StoreFault::from);
             done.and_then(|done| as_before.map(|()| done))
         } else {
             disk::write_back(conn)
         };
+        // After the cut, and where a sync may have failed, the next batch, if there is one, starts
+        // with a connection as it should be.
+        let replaced = last || seen.is_err();
         match seen {
             Ok(true) => {}
             Ok(false) => log::debug!("a reader keeps the log from being written back"),
             Err(fault) => log::info!(error:% = fault; "the log was not written back"),
         }
-        if last {
-            // The next batch, if there is one, starts with a connection as it should be.
+        if replaced {
             self.mistrust();
         }
         disk::log_size(&path)

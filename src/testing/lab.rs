@@ -292,6 +292,9 @@ impl Lab {
                     () = tokio::task::yield_now() => {
                         if session.stands_still() || self.is_down(session) {
                             self.clock.advance(1);
+                        } else {
+                            // What is due between two ticks of the control thread.
+                            tick(session).await;
                         }
                     }
                 }

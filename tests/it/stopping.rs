@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::testing::Lab;
+use leasehold::testing::{Lab, Point};
 use leasehold::{Ctx, JobResult, Outcome, Runtime, Status, StopReason};
 
 use crate::support::{Act, Bystander, Signals, act, child_folder, record, spawn_child};
@@ -217,6 +217,20 @@ async fn a_quiet_runtime_claims_no_more_and_lets_what_runs_go_on() {
     assert_eq!(lab.job(&first).await.unwrap().status, Status::Completed);
     assert_eq!(lab.job(&second).await.unwrap().attempts, 0);
     assert_eq!(signals.times(), 1);
+}
+
+#[tokio::test]
+async fn a_lab_stops_while_a_settle_waits_to_be_sent_again() {
+    let builder = Runtime::in_memory().state(Signals::default()).handle(act);
+    let lab = Lab::start(builder).await.unwrap();
+    // Its end falls between two ticks, and so does the time when it is sent again.
+    let id = lab.enqueue(Act::Sleep(10)).await.unwrap();
+    lab.settle().await;
+    lab.faults.arm(Point::Commit, 1);
+    lab.advance(Duration::from_millis(10)).await;
+    let report = tokio::time::timeout(PATIENCE, lab.stop(Duration::from_secs(5))).await.unwrap();
+    assert!(report.drained);
+    assert_eq!(lab.job(&id).await.unwrap().status, Status::Completed);
 }
 
 /// The child: runtimes come and go, and the process is as before.
