@@ -1,5 +1,6 @@
 //! Whether the runtime is well, and what it has been through.
 
+use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,6 +20,7 @@ pub(crate) struct Health {
 #[derive(Default)]
 struct State {
     store: Option<StoreFault>,
+    told: Option<Told>,
     given_up: Vec<String>,
     /// How often a person is needed, and what for the last time.
     unhooked: Option<(u64, String)>,
@@ -27,6 +29,24 @@ struct State {
     pausing: Vec<&'static str>,
     /// Endings that nobody serves.
     unserved: Vec<String>,
+}
+
+/// The trouble of the store that the log told of last.
+#[derive(Clone, Copy)]
+struct Told {
+    sort: Discriminant<StoreFault>,
+    /// When, by the monotonic clock.
+    at: i64,
+    /// It has come again since, and the log has not told of it.
+    silent: bool,
+}
+
+/// How long the log does not tell of the same trouble again, in milliseconds.
+const OFTEN: i64 = 60_000;
+
+/// Whether trouble is over only when something could be written.
+const fn is_of_the_disk(fault: &StoreFault) -> bool {
+    matches!(fault, StoreFault::Full | StoreFault::Io(_) | StoreFault::ReadOnly)
 }
 
 /// How a runtime is doing.
@@ -120,17 +140,34 @@ impl Health {
         self.state().given_up.first().cloned()
     }
 
-    /// What the last batch of the store met; one line a change of state is logged.
-    pub(crate) fn store(&self, fault: Option<&StoreFault>) {
+    /// What the last batch of the store met, and whether it wrote anything. One line a change of
+    /// state is logged, and of trouble that comes and goes one a minute.
+    pub(crate) fn store(&self, fault: Option<&StoreFault>, wrote: bool) {
         let mut state = self.state();
-        if state.store.as_ref() == fault {
+        // Where nothing was written, nothing shows that it could have been.
+        if fault.is_none() && !wrote && state.store.as_ref().is_some_and(is_of_the_disk) {
             return;
         }
-        match fault {
-            Some(fault) => log::error!(error:% = fault; "the store is in trouble"),
-            None => log::info!("the store is well again"),
-        }
+        let changed = state.store.as_ref().map(discriminant) != fault.map(discriminant);
         state.store = fault.cloned();
+        let Some(fault) = fault else {
+            if changed && state.told.is_some_and(|told| !told.silent) {
+                log::info!("the store is well again");
+            }
+            return;
+        };
+        let (sort, at) = (discriminant(fault), self.clock.monotonic());
+        let lately = |told: &Told| told.sort == sort && at.saturating_sub(told.at) < OFTEN;
+        match state.told {
+            Some(told) if lately(&told) => {
+                state.told = Some(Told { silent: told.silent || changed, ..told });
+            }
+            Some(told) if !changed && !told.silent => {}
+            _ => {
+                log::error!(error:% = fault; "the store is in trouble");
+                state.told = Some(Told { sort, at, silent: false });
+            }
+        }
     }
 
     pub(crate) fn report(&self) -> HealthReport {
@@ -148,5 +185,50 @@ impl Health {
             zombies: 0,
             log_bytes: self.log_bytes.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn trouble_of_the_disk_is_over_when_something_was_written_and_not_before() {
+        let health = Health::new(Arc::new(ManualClock::at(0)), Hub::default());
+        for (fault, is_over) in [
+            (StoreFault::Full, false),
+            (StoreFault::Io("at one place".into()), false),
+            (StoreFault::ReadOnly, false),
+            (StoreFault::Busy, true),
+        ] {
+            health.store(Some(&fault), false);
+            health.store(None, false);
+            assert_eq!(health.report().is_healthy(), is_over, "{fault}");
+            health.store(None, true);
+            assert!(health.report().is_healthy());
+        }
+    }
+
+    #[test]
+    fn trouble_that_comes_and_goes_is_told_of_once_a_minute_and_what_stays_at_last() {
+        let clock = ManualClock::at(0);
+        let health = Health::new(Arc::new(clock.clone()), Hub::default());
+        let told = |fault: Option<&StoreFault>| {
+            health.store(fault, true);
+            health.state().told.map(|told| (told.at, told.silent))
+        };
+        let (full, busy) = (StoreFault::Full, StoreFault::Busy);
+        assert_eq!(told(Some(&full)), Some((0, false)));
+        clock.advance(100_000);
+        assert_eq!(told(Some(&full)), Some((0, false)), "it stays, and is told of already");
+        assert_eq!(told(None), Some((0, false)));
+        assert_eq!(told(Some(&full)), Some((100_000, false)));
+        clock.advance(1_000);
+        told(None);
+        assert_eq!(told(Some(&full)), Some((100_000, true)), "in silence");
+        clock.advance(59_000);
+        assert_eq!(told(Some(&full)), Some((160_000, false)), "it is still there");
+        assert_eq!(told(Some(&busy)), Some((160_000, false)));
     }
 }

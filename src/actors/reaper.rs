@@ -85,6 +85,8 @@ async fn reap(session: Arc<Session>) {
                 confirmed: confirmed.drain(..).collect(),
                 unswept,
             };
+            // Ends that the store could not take go before it judges their leases, in one batch.
+            session.send_again(i64::MAX);
             match session.host.store.ask(Reap(known)).await {
                 Ok(pass) => {
                     next_pass = clock.monotonic() + pause(&pass, clock.now());

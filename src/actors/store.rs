@@ -141,7 +141,7 @@ impl StoreActor {
         let outcome = self.engine.run(batch, claimer.as_deref());
         drop(permits);
         let troubled = outcome.fault.as_ref().filter(|fault| fault.is_of_the_store());
-        self.health.store(troubled);
+        self.health.store(troubled, outcome.wrote);
         for trouble in &outcome.effects.unhooked {
             self.health.needs_a_person(trouble);
         }

@@ -56,7 +56,7 @@ pub(crate) struct Engine {
     pub(super) fence: AppFence,
     pub(super) conn: Option<Connection>,
     /// The files that are open.
-    files: Option<Files>,
+    pub(super) files: Option<Files>,
     cache: Cache,
     /// Leases of commits whose answer was lost: to be looked up, as nobody else knows of them.
     pub(super) unsure: Vec<Claimed>,
@@ -80,6 +80,8 @@ pub(crate) struct Outcome {
     pub(crate) effects: Effects,
     /// The trouble that the whole batch met.
     pub(crate) fault: Option<StoreFault>,
+    /// Something was written.
+    pub(crate) wrote: bool,
 }
 
 impl Engine {
@@ -134,9 +136,7 @@ impl Engine {
     }
 
     pub(super) fn connect(&mut self) -> Result<(), StoreFault> {
-        if let Some(files) = &self.files {
-            files.still_there(self.conn.is_some())?;
-        }
+        self.look_at_files()?;
         if self.conn.is_none() {
             let conn = self.opened()?;
             if let Place::File(path) = &self.place {
@@ -155,6 +155,8 @@ impl Engine {
         claimer: Option<&dyn Claimer>,
     ) -> Outcome {
         self.look_up_leases(claimer);
+        let changes = |engine: &Self| engine.conn.as_ref().map(Connection::total_changes);
+        let before = changes(self);
         match self.transact(&mut batch, claimer) {
             Ok((effects, batch_of_leases)) => {
                 self.fence.trial.close();
@@ -168,7 +170,7 @@ impl Engine {
                 if let Some(ballast) = &mut self.ballast {
                     ballast.keep(self.clock.monotonic());
                 }
-                Outcome { effects, fault: None }
+                Outcome { effects, fault: None, wrote: changes(self) != before }
             }
             // With the ballast gone there is room for what waits, once.
             Err(Trouble::Message(StoreFault::Full) | Trouble::Begin(StoreFault::Full))
@@ -183,12 +185,12 @@ impl Engine {
             }
             Err(Trouble::Message(fault)) if claimer.is_some() && !fault.is_passing() => {
                 // The claim may be to blame: the message runs again without one.
-                log::error!(error:% = fault; "a batch was rolled back");
+                log::debug!(error:% = fault; "a batch was rolled back");
                 if let Some(claimer) = claimer {
                     claimer.failed();
                 }
                 if batch.is_empty() {
-                    return Outcome { effects: Effects::default(), fault: Some(fault) };
+                    return Outcome { fault: Some(fault), ..Outcome::default() };
                 }
                 self.run(batch, None)
             }
@@ -217,7 +219,7 @@ impl Engine {
             let early = bugs::on(Bug::AnsweredBeforeCommit);
             answer(message, if early { Ok(()) } else { Err(fault.clone()) });
         }
-        Outcome { effects: Effects::default(), fault: Some(fault) }
+        Outcome { fault: Some(fault), ..Outcome::default() }
     }
 
     /// Lets go of a connection that cannot be trusted any more; in memory there is only one.
@@ -233,6 +235,7 @@ impl Engine {
         for message in batch {
             let one = self.run(vec![message], None);
             all.effects.append(one.effects);
+            all.wrote |= one.wrote;
             all.fault = one.fault.filter(StoreFault::is_passing).or(all.fault);
         }
         all

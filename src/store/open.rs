@@ -42,9 +42,10 @@ pub(crate) enum Place {
     Memory,
 }
 
-/// The database and its log as they are on the disk. `SQLite` goes on in a file that was taken
-/// away, and what it writes there is lost with the last process that has it open.
-pub(super) struct Files(#[cfg(unix)] [(PathBuf, (u64, u64)); 2]);
+/// The database, its log and the log's index as they are on the disk. `SQLite` goes on in a file
+/// that was taken away, and what it writes there is lost with the last process that has it open;
+/// where it is the index, others make another, and each writes over what the other has committed.
+pub(super) struct Files(#[cfg(unix)] [(PathBuf, (u64, u64)); 3]);
 
 #[cfg(unix)]
 impl Files {
@@ -56,16 +57,24 @@ impl Files {
     pub(super) fn of(path: &std::path::Path) -> Option<Self> {
         // As `SQLite` has it: past links, and wherever the process goes.
         let path = path.canonicalize().ok()?;
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let known = |path: PathBuf| Self::number(&path).ok().map(|number| (path, number));
-        Some(Self([known(path)?, known(log.into())?]))
+        let known = |suffix| {
+            let mut path = path.as_os_str().to_owned();
+            path.push(suffix);
+            Self::number(path.as_ref()).ok().map(|number| (path.into(), number))
+        };
+        Some(Self([known("")?, known("-wal")?, known("-shm")?]))
     }
 
-    /// Whether they are the same files still. The log goes by itself with the last connection.
+    /// Whether the log's index is the one that is open.
+    pub(super) fn has_its_index(&self) -> bool {
+        let [_, _, (path, number)] = &self.0;
+        Self::number(path).is_ok_and(|found| found == *number)
+    }
+
+    /// Whether they are the same files still. The log and its index go by themselves with the last
+    /// connection.
     pub(super) fn still_there(&self, connected: bool) -> Result<()> {
-        let [file, log] = &self.0;
-        for (path, number) in std::iter::once(file).chain(connected.then_some(log)) {
+        for (path, number) in &self.0[..if connected { 3 } else { 1 }] {
             match Self::number(path) {
                 Ok(found) if found == *number => {}
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
@@ -86,6 +95,11 @@ impl Files {
 impl Files {
     pub(super) fn of(_: &std::path::Path) -> Option<Self> {
         None
+    }
+
+    #[allow(clippy::unused_self, reason = "as on unix")]
+    pub(super) fn has_its_index(&self) -> bool {
+        true
     }
 
     #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as on unix")]

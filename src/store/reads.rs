@@ -63,7 +63,8 @@ impl Readers {
             // Nothing to do by the clock, so that the pool's threads end with it.
             .idle_timeout(None)
             .max_lifetime(None)
-            .connection_timeout(std::time::Duration::from_secs(10))
+            // For as long it is tried again, where the file cannot be opened.
+            .connection_timeout(std::time::Duration::from_secs(2))
             .build(Manager::readers(path, settings.busy_timeout))
             .map_err(|error| StoreFault::Io(error.to_string()))?;
         let (sender, receiver) = mpsc::channel::<Box<dyn Pending>>();

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE as NO_CHECKPOINT_ON_CLOSE;
 
 use crate::error::StoreFault;
 use crate::faults::Point;
@@ -61,7 +62,7 @@ impl Engine {
                 claimer.deliver(Batch { claimed: landed, more: true, next_due: None });
             }
             Err(fault) => {
-                log::warn!(error:% = fault; "leases could not be looked up yet");
+                log::debug!(error:% = fault; "leases could not be looked up yet");
                 self.unsure = unsure;
             }
         }
@@ -88,6 +89,20 @@ impl Engine {
         }
     }
 
+    /// Whether the files that are open are there still.
+    pub(super) fn look_at_files(&self) -> Result<(), StoreFault> {
+        let Some(files) = &self.files else { return Ok(()) };
+        files.still_there(self.conn.is_some()).inspect_err(|_| {
+            let conn = self.conn.as_ref().filter(|_| !files.has_its_index());
+            // Written back by an index that others do not have, the log would be cut off with what
+            // they have committed, when this connection is closed.
+            let kept = conn.map(|conn| conn.set_db_config(NO_CHECKPOINT_ON_CLOSE, true));
+            if let Some(Err(error)) = kept {
+                log::error!(error:% = error; "the log cannot be kept from being written back");
+            }
+        })
+    }
+
     pub(super) fn give_up_ballast(&mut self) -> bool {
         let now = self.clock.monotonic();
         self.ballast.as_mut().is_some_and(|ballast| ballast.give_up(now))
@@ -98,7 +113,9 @@ impl Engine {
     pub(crate) fn see_to_log(&mut self, last: bool) -> u64 {
         let Place::File(path) = self.place.clone() else { return 0 };
         let size = disk::log_size(&path);
-        let Some(conn) = self.conn.as_ref() else { return size };
+        let index_is_gone = self.look_at_files().is_err()
+            && self.files.as_ref().is_some_and(|f| !f.has_its_index());
+        let Some(conn) = self.conn.as_ref().filter(|_| !index_is_gone) else { return size };
         if self.settings.checkpoints == Checkpoints::Never || !(last || disk::is_large(size)) {
             return size;
         }

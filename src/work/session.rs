@@ -293,7 +293,7 @@ impl Session {
             }
             Err(Error::Store(StoreFault::Stopped)) => session.forget(&run),
             Err(Error::Store(fault)) => {
-                log::warn!(job:% = run.claimed.id, error:% = fault; "a settle is sent again");
+                log::debug!(job:% = run.claimed.id, error:% = fault; "a settle is sent again");
                 let at = session.host.clock.monotonic().saturating_add(pause);
                 let pause = pause.saturating_mul(2).min(RETRY_CAP);
                 session.inner().retries.push(Retry { run, how, write, at, pause });

@@ -69,7 +69,7 @@ impl Session {
                 }
             }
             Err(error) => {
-                log::warn!(error:% = error; "leases could not be renewed; tried again");
+                log::debug!(error:% = error; "leases could not be renewed; tried again");
                 let now = self.host.clock.monotonic();
                 for run in runs {
                     let mut state = run.state();
@@ -151,8 +151,8 @@ impl Session {
         self.look();
     }
 
-    /// Sends settles again whose pause is over.
-    fn send_again(self: &Arc<Self>, now: i64) {
+    /// Sends settles again whose pause is over at this monotonic time.
+    pub(crate) fn send_again(self: &Arc<Self>, now: i64) {
         let due: Vec<_> = {
             let mut inner = self.inner();
             let retries = std::mem::take(&mut inner.retries);

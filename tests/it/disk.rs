@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use leasehold::testing::Lab;
 use leasehold::{
-    Checkpoints, Client, Ctx, Error, Job, JobResult, Migrate, Outcome, Runtime, Status, StoreFault,
+    Checkpoints, Client, Ctx, Error, Job, JobResult, ManualClock, Migrate, Outcome, Runtime,
+    Status, StoreFault,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Act, Signals, act};
+use crate::support::{Act, Signals, act, child_folder, spawn_child};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,7 +50,9 @@ impl Job for Waits {
 
 async fn waits(_: Waits, ctx: Ctx<Signals>) -> JobResult {
     ctx.state().enter();
-    ctx.state().entered(2).await;
+    // The last is the test itself.
+    let others = if ctx.id().to_string().starts_with("first-") { 60 } else { 1 };
+    ctx.state().entered(others + 1).await;
     Ok(Outcome::Done)
 }
 
@@ -198,4 +201,124 @@ async fn a_sweep_of_the_applications_own_runs_in_every_pass_and_harms_no_other()
     lab.settle().await;
     assert_eq!(lab.job(id).await.unwrap().status, Status::Completed);
     assert!(lab.runtime.health().is_healthy());
+}
+
+/// What was logged, from `info` on.
+struct Kept(std::sync::Mutex<Vec<String>>);
+
+static KEPT: Kept = Kept(std::sync::Mutex::new(Vec::new()));
+
+impl log::Log for Kept {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Info
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.0.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Moves the clock on until it is so.
+async fn until(client: &Client, clock: &ManualClock, mut is_so: impl FnMut() -> bool) {
+    let moving = async {
+        while !is_so() {
+            clock.advance(100);
+            client.counts().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, moving).await.expect("it never came to that");
+}
+
+/// The child, whose log is its own: many jobs run when the disk becomes full, and it stays so.
+#[test]
+fn child_on_a_full_disk() {
+    let Some(folder) = child_folder() else { return };
+    log::set_logger(&KEPT).unwrap();
+    log::set_max_level(log::LevelFilter::Info);
+    let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    rt.block_on(async {
+        let (signals, clock) = (Signals::default(), ManualClock::at(1_577_836_800_000));
+        let builder = Runtime::builder(folder.join("jobs.db")).state(signals.clone());
+        let builder = builder.handle(waits).handle_blocking(blocks).slots(60);
+        let runtime = builder.clock(clock.clone()).start().await.unwrap();
+        let client = runtime.client();
+        client
+            .enqueue_many((0..50).map(|n| Waits.into_new().id(format!("first-{n}"))))
+            .await
+            .unwrap();
+        client
+            .enqueue_many((0..10).map(|n| Blocks.into_new().id(format!("late-{n}"))))
+            .await
+            .unwrap();
+        signals.entered(60).await;
+        until(&client, &clock, || folder.join("jobs.db-leasehold/ballast").exists()).await;
+        let mut filling = std::fs::File::create(folder.join("somebody-elses")).unwrap();
+        while std::io::Write::write(&mut filling, &[1; 512]).is_ok_and(|written| written > 0) {}
+        // Those that end now find room in what the ballast leaves, all of them.
+        signals.enter();
+        until(&client, &clock, || runtime.stats().completions == 50).await;
+        // Then there is none any more, for ten minutes; ten jobs end in them.
+        let full = loop {
+            if let Err(full) = client.enqueue(leasehold::NewJob::raw("later", None)).await {
+                break full;
+            }
+        };
+        assert!(matches!(full, Error::Store(StoreFault::Full)), "{full:?}");
+        let before = KEPT.0.lock().unwrap().len();
+        signals.open();
+        for _ in 0..600 {
+            clock.advance(1_000);
+            client.counts().await.unwrap();
+            // What is refused writes nothing, and is no sign that there is room.
+            client.enqueue(leasehold::NewJob::raw("Upper", None)).await.unwrap_err();
+            client.cancel("nowhere", leasehold::Operator::named("ann")).await.unwrap_err();
+        }
+        let lines = KEPT.0.lock().unwrap().split_off(before);
+        println!("\n{}", lines.join("\n"));
+        assert!(lines.len() <= 20, "{} lines in ten minutes that were all alike", lines.len());
+        assert!(!runtime.health().is_healthy());
+        drop(filling);
+        std::fs::remove_file(folder.join("somebody-elses")).unwrap();
+        until(&client, &clock, || runtime.stats().in_flight == 0).await;
+        until(&client, &clock, || runtime.health().is_healthy()).await;
+        let stats = runtime.stats();
+        assert_eq!((stats.completions, stats.lost), (60, 0), "{stats:?}");
+        let counts = client.counts().await.unwrap();
+        assert_eq!((counts.completed, counts.leased), (60, 0));
+        std::process::exit(7);
+    });
+}
+
+/// A job that blocks its thread until the gate opens.
+#[derive(Serialize, Deserialize)]
+struct Blocks;
+
+impl Job for Blocks {
+    const KIND: &'static str = "blocks";
+
+    fn settings() -> leasehold::Settings {
+        leasehold::Settings::new().no_timeout()
+    }
+}
+
+fn blocks(_: Blocks, ctx: Ctx<Signals>) -> JobResult {
+    ctx.state().enter();
+    ctx.state().wait_for_gate();
+    Ok(Outcome::Done)
+}
+
+#[test]
+fn a_disk_that_stays_full_is_told_of_once_and_all_that_ran_settles_when_there_is_room() {
+    let Some(tiny) = Tiny::mount() else {
+        println!("no file system can be mounted here: not tested");
+        return;
+    };
+    let child = spawn_child("disk::child_on_a_full_disk", tiny.path());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(7), "{said}");
 }

@@ -131,7 +131,7 @@ async fn files_locked_by_somebody_else_are_refused_in_time() {
 #[cfg(unix)]
 #[tokio::test]
 async fn files_that_are_taken_away_take_no_more_jobs() {
-    for taken in ["jobs.db", "jobs.db-wal"] {
+    for taken in ["jobs.db", "jobs.db-wal", "jobs.db-shm"] {
         let folder = tempfile::tempdir().unwrap();
         let link = tempfile::tempdir().unwrap();
         let path = link.path().join("link.db");
@@ -150,6 +150,57 @@ async fn files_that_are_taken_away_take_no_more_jobs() {
         std::fs::rename(folder.path().join("away"), folder.path().join(taken)).unwrap();
         client.enqueue(mail().id("b")).await.unwrap();
         assert!(client.job("b").await.unwrap().is_some());
+    }
+}
+
+/// The child: another process, which enqueues by plain SQL.
+#[cfg(unix)]
+#[test]
+fn child_that_enqueues_by_plain_sql() {
+    let Some(folder) = crate::support::child_folder() else { return };
+    let conn = Connection::open(folder.join("jobs.db")).unwrap();
+    for n in 0..50 {
+        let sql = "INSERT INTO leasehold_enqueue (kind, id) VALUES ('mail', 'other-' || ?1)";
+        conn.execute(sql, [n]).unwrap();
+    }
+}
+
+/// Without the index of the log two processes do not see each other, and each would write over
+/// what the other has committed.
+#[cfg(unix)]
+#[tokio::test]
+async fn files_whose_index_is_taken_away_lose_nothing_of_others_and_nothing_of_before() {
+    for comes_back in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jobs.db");
+        let client = Client::open(&path).await.unwrap();
+        client.enqueue(mail().id("a")).await.unwrap();
+        std::fs::remove_file(folder.path().join("jobs.db-shm")).unwrap();
+        if comes_back {
+            let refused = client.enqueue(mail().id("b")).await.unwrap_err();
+            assert!(matches!(refused, Error::Store(StoreFault::Io(_))), "{refused:?}");
+        }
+        child("files::child_that_enqueues_by_plain_sql", folder.path(), "exec");
+        if comes_back {
+            let refused = client.enqueue(mail().id("b")).await.unwrap_err();
+            assert!(matches!(refused, Error::Store(StoreFault::Io(_))), "{refused:?}");
+        }
+        drop(client);
+        // Its threads end in a moment, and then the file is as they leave it.
+        let open = || std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let held = |file: std::fs::DirEntry| {
+            std::fs::read_link(file.path()).is_ok_and(|file| file.starts_with(folder.path()))
+        };
+        while open().any(held) {
+            tokio::task::yield_now().await;
+        }
+        let client = Client::open(&path).await.unwrap();
+        assert_eq!(client.counts().await.unwrap().ready, 51, "{comes_back}");
+        assert!(client.job("a").await.unwrap().is_some());
+        let check = Connection::open(&path).unwrap();
+        let check: String =
+            check.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+        assert_eq!(check, "ok");
     }
 }
 

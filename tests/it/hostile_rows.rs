@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::rusqlite::Connection;
 use leasehold::testing::Lab;
 use leasehold::{
-    Clock, Ctx, Durability, Error, Job, JobResult, Operator, Outcome, Redrive, Runtime, Settings,
-    Status,
+    Clock, Ctx, Durability, Error, Filter, Job, JobResult, Operator, Order, Outcome, Paging,
+    Redrive, Runtime, Settings, Status,
 };
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,7 @@ impl Scene {
             let job = self.lab.job(&id).await.unwrap();
             assert_eq!((job.status, job.epoch), (Status::Completed, 1), "beside {beside}");
         }
+        self.all_are_listed(beside).await;
         self.lab.client().counts().await.unwrap();
         self.lab.client().totals().await.unwrap();
         self.lab.client().reap_once().await.unwrap();
@@ -79,6 +80,26 @@ impl Scene {
             "{beside}: {:?}",
             self.lab.runtime.health()
         );
+    }
+
+    /// Every row is in a list, and in each of the lists by its state.
+    async fn all_are_listed(&self, beside: &str) {
+        let client = self.lab.client();
+        for order in [Order::Newest, Order::Oldest, Order::EndedNewest, Order::EndedOldest] {
+            let (mut paging, mut seen) = (Paging::first(order, 100), 0);
+            loop {
+                let page = client.list(&Filter::new(), paging).await;
+                let page = page.unwrap_or_else(|error| panic!("beside {beside}: {error}"));
+                seen += page.jobs.len() as i64;
+                let Some(next) = page.next else { break };
+                paging = Paging::first(order, 100).after(next);
+            }
+            let rows = match order {
+                Order::Newest | Order::Oldest => "SELECT count(*) FROM leasehold_job",
+                _ => "SELECT count(*) FROM leasehold_job WHERE finished_at IS NOT NULL",
+            };
+            assert_eq!(seen, self.count(rows), "{order:?} beside {beside}");
+        }
     }
 
     fn count(&self, sql: &str) -> i64 {
@@ -134,7 +155,7 @@ async fn no_text_that_the_view_lets_in_stops_the_jobs_of_others() {
 }
 
 /// What a column of a row is set to by hand.
-const VALUES: [&str; 11] = [
+const VALUES: [&str; 13] = [
     "NULL",
     "-1",
     "1",
@@ -142,6 +163,8 @@ const VALUES: [&str; 11] = [
     "9223372036854775807",
     "-9223372036854775807 - 1",
     "1234567890123456",
+    "1e15",
+    "1.23456789012345",
     "x'00112233445566778899aabbccddeeff'",
     "CAST(x'ff' AS TEXT)",
     "'a' || char(0) || 'b'",
@@ -224,7 +247,12 @@ impl Scene {
                 let seen = client.attempts(id).await.map(drop);
                 let how = Redrive::default().allow_finished().force();
                 let redriven = client.redrive(id, how, Operator::named("ann")).await;
-                for answer in [seen, redriven] {
+                let ann = || Operator::named("ann");
+                let why = client.why_waiting(id).await.map(drop);
+                let again = client.run_again(id, ann()).await.map(drop);
+                let cancelled = client.cancel(id, ann()).await.map(drop);
+                let deleted = client.delete(id, ann()).await;
+                for answer in [seen, redriven, why, again, cancelled, deleted] {
                     assert!(!matches!(answer, Err(Error::Store(_))), "{id}: {answer:?}");
                 }
             }

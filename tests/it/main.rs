@@ -22,6 +22,7 @@ mod facts;
 mod faults;
 mod fenced;
 mod files;
+mod fuzz;
 mod hostile_rows;
 mod hosts;
 mod import;
