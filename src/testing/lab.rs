@@ -210,8 +210,9 @@ impl Lab {
     async fn until_still(&self) {
         loop {
             let sessions = self.group.sessions();
-            let claims = || sessions.iter().map(|one| one.stats().claims).sum::<u64>();
-            let (before, mut still) = (claims(), true);
+            // What has begun or ended since the pass may have made room for more.
+            let events = || sessions.iter().map(|one| one.stats().events()).sum::<u64>();
+            let (before, mut still) = (events(), true);
             for session in &sessions {
                 still &= self.pass(session).await;
             }
@@ -221,7 +222,7 @@ impl Lab {
             {
                 tokio::task::yield_now().await;
             }
-            if claims() == before && still {
+            if events() == before && still {
                 return sessions.iter().for_each(|session| session.hold(true));
             }
         }

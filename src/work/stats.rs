@@ -33,6 +33,13 @@ pub struct Stats {
     pub in_flight: u64,
 }
 
+impl Stats {
+    /// How often an attempt has begun or ended.
+    pub(crate) const fn events(&self) -> u64 {
+        self.claims + self.completions + self.failures + self.lost + self.cancelled + self.yields
+    }
+}
+
 /// Counters behind [`Stats`].
 #[derive(Default)]
 pub(crate) struct Counters {
