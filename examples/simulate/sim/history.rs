@@ -54,8 +54,10 @@ pub struct History {
     pub acked: BTreeSet<(String, String)>,
     pub refused: BTreeSet<(String, String)>,
     pub troubles: Vec<Trouble>,
-    /// When jobs were redriven.
-    pub redrives: BTreeMap<String, Vec<u64>>,
+    /// When jobs were redriven: between the call and its answer, if one came.
+    pub redrives: BTreeMap<String, Vec<(u64, u64)>>,
+    /// When jobs were cancelled: the answers, and whether the job was running.
+    pub cancels: BTreeMap<String, Vec<(u64, bool)>>,
     /// Completions that were heard of after their commit.
     pub settled: BTreeMap<String, Vec<i64>>,
     pub trace: Option<String>,
@@ -63,6 +65,11 @@ pub struct History {
 }
 
 impl History {
+    /// Redrives of a job that have landed, or may have.
+    pub fn redriven(&self, id: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.redrives.get(id).into_iter().flatten().copied().filter(|(from, to)| from <= to)
+    }
+
     /// Notes a line of the trace.
     pub fn note(&mut self, at: u64, line: std::fmt::Arguments<'_>) {
         let before = self.hash;

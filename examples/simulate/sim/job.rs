@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::rusqlite;
 use leasehold::{
     Ctx, FencedError, Hooks, Job, JobError, JobRecord, JobResult, NewJob, Outcome, Retry, Settings,
+    StoreFault,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -20,8 +21,11 @@ pub const TABLES: &str = "
 
 /// How long a lease lasts, in milliseconds.
 pub const LEASE: u64 = 2_000;
-/// The time limit of an attempt, in milliseconds.
-pub const TIMEOUT: u64 = 2_500;
+/// The time limit of an attempt, in milliseconds: longer than anybody stands still, but for slow
+/// ones.
+pub const TIMEOUT: u64 = 12_000;
+/// That of slow ones.
+pub const SHORT_TIMEOUT: u64 = 2_500;
 
 /// What the handlers of a process know of the world.
 #[derive(Clone)]
@@ -74,7 +78,7 @@ fn usual() -> Settings {
 kinds! {
     Quick = "quick", usual();
     Sliced = "sliced", usual().slice(Duration::from_millis(400));
-    Slow = "slow", usual().concurrency(2);
+    Slow = "slow", usual().concurrency(2).timeout(Duration::from_millis(SHORT_TIMEOUT));
     Hooked = "hooked", usual();
 }
 
@@ -94,11 +98,11 @@ pub fn new_job(kind: u64, n: u64) -> NewJob {
 }
 
 pub async fn quick(job: Quick, ctx: Ctx<Stage>) -> JobResult {
-    attempt(job.0, ctx, 60).await
+    attempt(job.0, ctx, 300).await
 }
 
 pub async fn sliced(job: Sliced, ctx: Ctx<Stage>) -> JobResult {
-    attempt(job.0, ctx, 200).await
+    attempt(job.0, ctx, 400).await
 }
 
 pub async fn slow(job: Slow, ctx: Ctx<Stage>) -> JobResult {
@@ -106,7 +110,7 @@ pub async fn slow(job: Slow, ctx: Ctx<Stage>) -> JobResult {
 }
 
 pub async fn hooked(job: Hooked, ctx: Ctx<Stage>) -> JobResult {
-    attempt(job.0, ctx, 100).await
+    attempt(job.0, ctx, 200).await
 }
 
 /// Writes the end of a job into a table of the application's, in the transaction of the end; now
@@ -220,8 +224,8 @@ async fn pieces(n: u64, ctx: &Ctx<Stage>, rng: &mut Rng, longest: u64) -> JobRes
         88..94 => Ok(Outcome::Yield),
         94..97 => Err(JobError::rate_limited("slow down", Some(Duration::from_millis(300)))),
         97 => {
-            // It sits there until somebody ends it.
-            ctx.sleep(Duration::from_millis(3 * TIMEOUT)).await;
+            // It sits there, if it is a slow one until somebody ends it.
+            ctx.sleep(Duration::from_millis(3 * SHORT_TIMEOUT)).await;
             Ok(Outcome::Done)
         }
         98 => Err(JobError::give_up("gave up")),
@@ -254,6 +258,9 @@ async fn effect(ctx: &Ctx<Stage>, piece: u64, saves: bool) -> Result<(), JobErro
         Err(FencedError::Lost(_)) => {
             stage.history().refused.insert(key);
         }
+        Err(FencedError::Store(fault)) if says_no(fault) => {
+            stage.history().refused.insert(key);
+        }
         Err(_) => {}
     }
     written.map(|_| ()).map_err(JobError::from)
@@ -274,6 +281,11 @@ async fn child(n: u64, ctx: &Ctx<Stage>) -> Result<(), JobError> {
         stage.history().asked.insert(n, Asked::Acked);
     }
     Ok(())
+}
+
+/// Whether a call that came to this is known not to have landed.
+pub const fn says_no(fault: &StoreFault) -> bool {
+    matches!(fault, StoreFault::Busy | StoreFault::Full | StoreFault::Io(_))
 }
 
 pub fn answer<T, E: std::fmt::Display>(answer: &Result<T, E>) -> String {

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use leasehold::rusqlite::Connection;
 
 use super::history::{Asked, End, Figures, History, Start};
-use super::job::TIMEOUT;
+use super::job::{SHORT_TIMEOUT, TIMEOUT};
 
 /// A job as it is at the end.
 struct Row {
@@ -40,7 +40,7 @@ pub fn judge(history: &History, conn: &Connection) -> anyhow::Result<(Figures, V
     }
     verdict.effects(conn)?;
     verdict.endings(conn, &rows)?;
-    let redriven: usize = history.redrives.values().map(Vec::len).sum();
+    let redriven: usize = history.redrives.keys().map(|id| history.redriven(id).count()).sum();
     let lives: i64 = rows.iter().map(|row| row.redrives).sum();
     verdict.figures.rescues = lives.unsigned_abs().saturating_sub(redriven as u64);
     Ok((verdict.figures, verdict.broken))
@@ -122,6 +122,7 @@ impl Verdict<'_> {
         let mut starts = self.history.starts.get(&row.id).unwrap_or(&none).clone();
         starts.sort_by_key(|start| start.epoch);
         self.figures.starts += starts.len() as u64;
+        self.cancelled(row, &starts);
         for pair in starts.windows(2) {
             self.figures.repeats += 1;
             if let Err(why) = self.reason(row, &pair[0], &pair[1]) {
@@ -131,16 +132,27 @@ impl Verdict<'_> {
         }
     }
 
+    /// What was cancelled is not started again; a start that was under way may still come.
+    fn cancelled(&mut self, row: &Row, starts: &[Start]) {
+        let cancels = self.history.cancels.get(&row.id).into_iter().flatten();
+        for (at, running) in cancels {
+            let later = starts.iter().filter(|start| start.at > *at).count();
+            if later > usize::from(*running) && self.history.redriven(&row.id).next().is_none() {
+                self.unexplained(format_args!("{} was cancelled at {at}: {starts:?}", row.id));
+            }
+        }
+    }
+
     fn reason(&self, row: &Row, before: &Start, next: &Start) -> Result<(), &'static str> {
         if before.epoch == next.epoch {
             return Err("the same attempt was started twice");
         }
-        let within = |at: u64| before.at <= at && at <= next.at;
-        let redriven = self.history.redrives.get(&row.id);
-        let redriven = redriven.is_some_and(|all| all.iter().any(|at| within(*at)));
+        let within = |(from, to)| from <= next.at && before.at <= to;
+        let redriven = self.history.redriven(&row.id).any(within);
         let troubled = self.history.troubles.iter().any(|trouble| {
             trouble.process == before.process && trouble.from <= next.at && trouble.to >= before.at
         });
+        let limit = if row.kind == "slow" { SHORT_TIMEOUT } else { TIMEOUT };
         // A hook that refused a completion made it a failure.
         let refused = row.kind == "hooked" && row.hook_failures > 0 || redriven;
         match before.end.filter(|end| end.0 <= next.at) {
@@ -149,7 +161,7 @@ impl Verdict<'_> {
             Some((_, End::Done)) => Err("it was done"),
             Some((_, End::Over)) => Err("it was over"),
             _ if troubled => Ok(()),
-            Some((_, End::Dropped)) if next.at - before.at >= TIMEOUT => Ok(()),
+            Some((_, End::Dropped)) if next.at - before.at >= limit => Ok(()),
             Some((_, End::Dropped)) => Err("nothing was wrong with its process"),
             None => Err("it was still running, and nothing was wrong with its process"),
         }
@@ -178,7 +190,7 @@ impl Verdict<'_> {
             }
         }
         let heard = self.history.settled.get(&row.id).map_or(0, Vec::len);
-        let lives = 1 + self.history.redrives.get(&row.id).map_or(0, Vec::len);
+        let lives = 1 + self.history.redriven(&row.id).count();
         self.figures.acked += heard as u64;
         if heard > lives {
             self.double(format_args!("{} completed {heard} times in {lives} lives", row.id));

@@ -37,8 +37,9 @@ pub struct Process {
     pub stalled_until: u64,
     /// It was told to stop.
     pub is_stopped: bool,
-    /// It dies with its next commit: that lands, and nobody is told.
-    pub is_doomed: bool,
+    /// It dies where it gets to this point: before it writes, or when the write has landed and
+    /// nobody is told.
+    pub doom: Option<Point>,
 }
 
 impl Process {
@@ -53,7 +54,7 @@ impl Process {
         let (orders, received) = unbounded_channel();
         let parts = (machine.clone(), clock.clone(), faults.clone());
         set.spawn_local(run(parts, path.to_owned(), stage.clone(), until, received));
-        Self { set, stage, faults, orders, stalled_until: 0, is_stopped: false, is_doomed: false }
+        Self { set, stage, faults, orders, stalled_until: 0, is_stopped: false, doom: None }
     }
 
     pub fn tell(&self, order: Order) {
@@ -65,7 +66,7 @@ impl Process {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         // It never ends by itself.
         let _pending = Future::poll(Pin::new(&mut self.set), cx);
-        !self.is_doomed || self.faults.left(Point::Commit) > 0
+        self.doom.is_none_or(|point| self.faults.left(point) > 0)
     }
 }
 
@@ -166,7 +167,14 @@ async fn enqueue(runtime: Runtime, stage: Stage, n: u64, mut rng: Rng) {
         runtime.enqueue(new).await
     };
     stage.note(format_args!("enqueues {n}: {}", answer(&enqueued)));
-    let Ok(enqueued) = enqueued else { return };
+    let enqueued = match enqueued {
+        Ok(enqueued) => enqueued,
+        Err(leasehold::Error::Store(fault)) if job::says_no(&fault) => {
+            stage.history().asked.insert(n, Asked::Refused);
+            return;
+        }
+        Err(_) => return,
+    };
     // Asked again after a lost answer, it finds itself by the id that it was given.
     let ours = matches!(enqueued.was, Was::New | Was::Existing { by: By::Id });
     let asked = if ours { Asked::Acked } else { Asked::Refused };
@@ -179,19 +187,32 @@ async fn obey(runtime: Runtime, stage: Stage, order: Order) {
     let all = || Target::Queue("default".into());
     let (what, answer) = match order {
         Order::Cancel(id) => {
-            (format!("cancels {id}"), answer(&client.cancel(id.as_str(), by()).await))
+            let status = client.cancel(id.as_str(), by()).await;
+            if let Ok(status) = status {
+                let asked = (stage.at(), status == Status::Running);
+                stage.history().cancels.entry(id.clone()).or_default().push(asked);
+            }
+            (format!("cancels {id}"), answer(&status))
         }
         Order::Redrive(id) => {
-            // Where the answer is lost it may have landed.
+            // Where the answer is lost it may have landed, or lands later.
             let at = stage.at();
-            stage.history().redrives.entry(id.clone()).or_default().push(at);
+            let place = {
+                let mut history = stage.history();
+                let all = history.redrives.entry(id.clone()).or_default();
+                all.push((at, u64::MAX));
+                all.len() - 1
+            };
             let how = Redrive::default().force().allow_finished();
             let done = client.redrive(id.as_str(), how, by()).await;
-            if matches!(done, Err(leasehold::Error::Refused(_)))
-                && let Some(all) = stage.history().redrives.get_mut(&id)
-                && let Some(place) = all.iter().position(|one| *one == at)
-            {
-                all.remove(place);
+            let to = match &done {
+                Ok(()) => stage.at(),
+                // Never.
+                Err(leasehold::Error::Refused(_)) => 0,
+                Err(_) => u64::MAX,
+            };
+            if let Some(all) = stage.history().redrives.get_mut(&id) {
+                all[place].1 = to;
             }
             (format!("redrives {id}"), answer(&done))
         }

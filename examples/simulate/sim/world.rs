@@ -19,6 +19,10 @@ use super::rng::Rng;
 /// How long all is well before what still lives counts as stuck, in milliseconds.
 const PATIENCE: u64 = 300_000;
 
+/// From how long on a pause can cost a lease, in milliseconds: what is left of one when the next
+/// heartbeat is due.
+const NOTICED: u64 = LEASE - 1_000;
+
 /// What a schedule came to.
 #[derive(Debug)]
 pub struct Report {
@@ -93,6 +97,8 @@ struct World<'t> {
     places: Vec<(SimClock, Result<Process, u64>)>,
     started: usize,
     until: u64,
+    /// When the last that stands still goes on.
+    late: u64,
     crashes: u64,
 }
 
@@ -101,8 +107,8 @@ impl<'t> World<'t> {
         let mut rng = Rng::of(seed, &[0]);
         let start = Instant::now();
         let places =
-            (0..*rng.pick(&[1, 1, 2, 2, 3])).map(|_| (SimClock::new(start), Err(0))).collect();
-        let until = rng.between(600, 3_000);
+            (0..*rng.pick(&[1, 2, 2, 3, 3])).map(|_| (SimClock::new(start), Err(0))).collect();
+        let until = rng.between(600, 4_000);
         let history = History { trace: traced.then(String::new), ..History::default() };
         Self {
             seed,
@@ -115,6 +121,7 @@ impl<'t> World<'t> {
             places,
             started: 0,
             until,
+            late: 0,
             crashes: 0,
         }
     }
@@ -143,7 +150,8 @@ impl<'t> World<'t> {
         self.heal();
         let healed = self.at();
         // What comes late comes now: enqueues, and writes of those who have lost their jobs.
-        self.pass(LEASE).await;
+        let latest = self.late.max(healed) - healed;
+        self.pass(latest + LEASE).await;
         while self.left()? > 0 && self.at() < healed + PATIENCE {
             self.pass(250).await;
         }
@@ -160,6 +168,19 @@ impl<'t> World<'t> {
 
     /// Lets time pass: whoever can go on does, in an order that is drawn anew each time.
     async fn pass(&mut self, ms: u64) {
+        let end = self.at() + ms;
+        while self.at() < end {
+            // Nothing but this wakes a process that stands still.
+            let goes_on = |process: &Process| process.stalled_until;
+            let stalls =
+                self.places.iter().filter_map(|(_, process)| process.as_ref().ok().map(goes_on));
+            let next =
+                stalls.filter(|until| *until > self.at()).min().map_or(end, |next| next.min(end));
+            self.pass_some(next - self.at()).await;
+        }
+    }
+
+    async fn pass_some(&mut self, ms: u64) {
         let mut end = std::pin::pin!(tokio::time::sleep(Duration::from_millis(ms)));
         std::future::poll_fn(|cx| {
             let at = self.at();
@@ -170,7 +191,7 @@ impl<'t> World<'t> {
                     && process.stalled_until <= at
                     && !process.poll(cx)
                 {
-                    self.kill(n, "dies after a commit");
+                    self.kill(n, "dies of a write");
                 }
             }
             match end.as_mut().poll(cx) {
@@ -200,9 +221,9 @@ impl<'t> World<'t> {
         let n = usize::try_from(self.rng.below(self.places.len() as u64)).unwrap_or_default();
         let at = self.at();
         match self.rng.below(100) {
-            0..16 => self.kill(n, "is killed"),
-            16..24 => {
-                let stall = self.rng.between(10, 3 * LEASE);
+            0..12 => self.kill(n, "is killed"),
+            12..24 => {
+                let stall = self.pause();
                 self.stall(n, at + stall);
             }
             24..32 => self.step_clock(n),
@@ -220,10 +241,14 @@ impl<'t> World<'t> {
             48..50 => self.order(n, Order::Pause),
             50..54 => self.order(n, Order::Resume),
             54..80 => self.fault(n),
-            80..88 => {
+            80..92 => {
+                let points = [Point::Commit, Point::BeforeWrite, Point::AfterWrite];
+                let (point, passes) = (*self.rng.pick(&points), self.rng.below(4));
                 if let Ok(process) = &mut self.places[n].1 {
-                    process.is_doomed = true;
-                    process.faults.arm(Point::Commit, 1);
+                    if let Some(before) = process.doom.replace(point) {
+                        process.faults.arm(before, 0);
+                    }
+                    process.faults.arm_after(point, u32::try_from(passes).unwrap_or_default(), 1);
                 }
             }
             _ => {}
@@ -246,14 +271,25 @@ impl<'t> World<'t> {
         drop(process);
     }
 
+    /// How long something stands still: so long that nobody is to notice, or that others take it
+    /// for lost and start its jobs before it goes on.
+    fn pause(&mut self) -> u64 {
+        if self.rng.percent(50) {
+            self.rng.between(10, LEASE)
+        } else {
+            self.rng.between(2 * LEASE, 3 * LEASE)
+        }
+    }
+
     fn stall(&mut self, n: usize, until: u64) {
         let at = self.at();
         let Ok(process) = &mut self.places[n].1 else { return };
         let from = process.stalled_until.max(at);
         process.stalled_until = until.max(from);
+        self.late = self.late.max(process.stalled_until);
         let number = process.stage.process;
         self.note(format_args!("p{number} stands still until {until}"));
-        if until.saturating_sub(at) >= LEASE {
+        if until.saturating_sub(at) >= NOTICED {
             self.trouble(number, at, until + LEASE);
         }
     }
@@ -289,7 +325,11 @@ impl<'t> World<'t> {
             Point::Commit,
             Point::Commit,
             Point::Message,
+            Point::LostAnswer,
+            Point::LostAnswer,
             Point::Busy,
+            Point::Full,
+            Point::Io,
             Point::Store,
             Point::Worker,
             Point::Reaper,
@@ -298,20 +338,29 @@ impl<'t> World<'t> {
         ];
         let point = *self.rng.pick(&points);
         let times = if self.rng.percent(80) { 1 } else { 2 };
-        let delay = self.rng.percent(25).then(|| u32::try_from(self.rng.between(1, 900)));
+        let (at, delay) = (self.at(), self.rng.percent(30).then(|| self.pause()));
+        let passes = self.rng.below(6);
         let Ok(process) = &self.places[n].1 else { return };
         let number = process.stage.process;
-        if let Some(Ok(delay)) = delay {
-            process.faults.delay(delay);
+        if let Some(delay) = delay {
+            process.faults.delay(u32::try_from(delay).unwrap_or_default());
             self.note(format_args!("p{number}: the store is late by {delay}"));
+            if delay >= NOTICED {
+                // Its next batch is soon there, and what waits behind it comes late too.
+                let until = at + delay + LEASE;
+                self.trouble(number, at, until + LEASE);
+                self.late = self.late.max(until);
+            }
         } else {
-            process.faults.arm(point, times);
+            let passes = u32::try_from(passes).unwrap_or_default();
+            process.faults.arm_after(point, passes, times);
             self.note(format_args!("p{number}: {point:?} fails {times} times"));
             self.crashes += 1;
         }
     }
 
-    /// From here on nothing goes wrong, and all clocks agree on a time when all is due.
+    /// From here on nothing more goes wrong, and all clocks agree on a time when all is due. Who
+    /// stands still goes on when his time has come.
     fn heal(&mut self) {
         self.note(format_args!("heals"));
         for n in 0..self.places.len() {
@@ -327,7 +376,7 @@ impl<'t> World<'t> {
                 Err(again) if !alive || self.rng.percent(30) => (*again, alive) = (0, true),
                 Err(again) => *again = u64::MAX,
                 Ok(process) => {
-                    (process.stalled_until, process.is_doomed) = (0, false);
+                    process.doom = None;
                     process.faults.calm();
                 }
             }
