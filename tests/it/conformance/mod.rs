@@ -17,23 +17,23 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use scenario::Scenario;
+pub use scenario::Scenario;
 use step::Difference;
 
 /// What a run of scenarios came to.
 #[derive(Default)]
-struct Summary {
+pub struct Summary {
     files: usize,
-    scenarios: usize,
-    failures: Vec<Failure>,
+    pub scenarios: usize,
+    pub failures: Vec<Failure>,
 }
 
 /// A scenario that did not go as it must.
-struct Failure {
+pub struct Failure {
     file: String,
     scenario: String,
     /// Counted from 1; 0 is what comes before the first step.
-    step: usize,
+    pub step: usize,
     difference: Difference,
 }
 
@@ -70,7 +70,7 @@ impl Summary {
     }
 
     /// Runs the scenarios of a file.
-    async fn file(&mut self, file: &str, text: &str, names: &mut HashSet<String>) {
+    pub async fn file(&mut self, file: &str, text: &str, names: &mut HashSet<String>) {
         self.files += 1;
         let scenarios = match Scenario::all(text) {
             Ok(scenarios) => scenarios,
@@ -100,7 +100,7 @@ impl Summary {
     }
 
     /// All failures as text.
-    fn report(&self) -> String {
+    pub fn report(&self) -> String {
         let mut report = String::new();
         for Failure { file, scenario, step, difference } in &self.failures {
             let (expected, seen) = (cut(&difference.expected), cut(&difference.seen));

@@ -32,6 +32,14 @@ impl Scenario {
         scenarios.iter().map(Self::read).collect()
     }
 
+    /// The same, each as text.
+    pub fn texts(text: &str) -> Result<Vec<String>, String> {
+        match Value::parse(text)?.get("scenarios") {
+            Some(Value::List(scenarios)) => Ok(scenarios.iter().map(Value::to_string).collect()),
+            _ => Err("no list of scenarios".to_owned()),
+        }
+    }
+
     fn read(given: &Value) -> Result<Self, Stop> {
         let name = given.get("name").and_then(Value::as_text).unwrap_or_default().to_owned();
         let kebab = |part: &str| {

@@ -15,28 +15,30 @@ use leasehold::{
     Runtime, Settings, Status, StoreFault, Target,
 };
 
-use super::{Case, Tape, fuzz, in_time};
+use super::{Case, NOW, Tape, folder, fuzz, in_time};
 use crate::support::{Act, Signals, act};
 
-const NOW: i64 = 1_577_836_800_000;
 const PAGE: usize = 4_096;
 
-/// A folder in memory where there is such a thing: thousands of databases are made.
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-}
-
 /// A database as a killed process leaves it: its bytes, and those of its log.
-struct Image {
+pub struct Image {
     database: Vec<u8>,
     log: Vec<u8>,
 }
 
-fn by() -> Operator {
+impl Image {
+    /// Writes its files, the database under this name.
+    pub fn lay_out(&self, path: &Path) {
+        std::fs::write(path, &self.database).unwrap();
+        std::fs::write(format!("{}-wal", path.display()), &self.log).unwrap();
+    }
+}
+
+pub fn by() -> Operator {
     Operator::named("ann").because("to see")
 }
 
-fn bench_settings(path: &Path, seed: u64) -> BenchSettings {
+pub fn bench_settings(path: &Path, seed: u64) -> BenchSettings {
     let path = Some(path.to_owned());
     BenchSettings { now: NOW, path, seed, ..BenchSettings::default() }
 }
@@ -72,7 +74,7 @@ async fn jobs_of_all_sorts(client: &Client, path: &Path) {
     }
 }
 
-fn image() -> &'static Image {
+pub fn image() -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
         std::thread::spawn(|| {
@@ -145,7 +147,7 @@ fn damage(tape: &mut Tape, bytes: &mut Vec<u8>) -> String {
 }
 
 /// Whether an answer is one that can be given of a damaged file.
-fn typed<T>(what: &str, answer: Result<T, Error>) -> Result<Option<T>, String> {
+pub fn typed<T>(what: &str, answer: Result<T, Error>) -> Result<Option<T>, String> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(Error::Refused(_) | Error::Open { .. }) => Ok(None),
@@ -322,8 +324,7 @@ fn damage_open(tape: &mut Tape, path: &Path) -> String {
 async fn while_it_is_open(tape: &mut Tape) -> Case {
     let dir = folder();
     let path = dir.path().join("jobs.db");
-    std::fs::write(&path, &image().database).unwrap();
-    std::fs::write(dir.path().join("jobs.db-wal"), &image().log).unwrap();
+    image().lay_out(&path);
     let builder = Runtime::builder(&path).durability(Durability::Normal).slots(2);
     let builder = builder.state(Signals::default()).handle(act).handle_blocking(mail);
     let runtime = builder.start().await.map_err(|error| format!("undamaged: {error}"))?;

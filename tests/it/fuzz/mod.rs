@@ -6,6 +6,9 @@
 //! for so long, for each target. A tape that fails is made as short as it can be, and kept.
 
 mod damage;
+mod enqueue;
+mod rows;
+mod scenarios;
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +16,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::rng::Rng;
+
+/// 2020-01-01 00:00 UTC.
+const NOW: i64 = 1_577_836_800_000;
+
+/// A folder in memory where there is such a thing: thousands of databases are made.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 /// Numbers that a case draws: first those that are given, then those of a seed, then zeros.
 pub struct Tape {
