@@ -4,6 +4,8 @@
 //!
 //! [`Runtime`], [`Job`] and [`Ctx`]; [`testing::Lab`] runs the same with a frozen clock.
 
+#![forbid(unsafe_code)]
+
 mod actors;
 mod after;
 mod around;

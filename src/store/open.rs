@@ -168,7 +168,7 @@ pub(super) fn patient(conn: &Connection) -> rusqlite::Result<()> {
     conn.busy_handler(Some(wait_for_lock))
 }
 
-/// Opens the writing connection: pragmas, schema, write probe.
+/// Opens the writing connection: pragmas, what is left in the log, schema, write probe.
 #[allow(clippy::disallowed_methods, reason = "the one place that opens connections to write")]
 pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connection> {
     let mut conn = match place {
@@ -200,6 +200,12 @@ pub(super) fn writer(place: &Place, settings: &StoreSettings) -> Result<Connecti
     let pages = if settings.checkpoints == Checkpoints::Auto { "1000" } else { "0" };
     set(&conn, "wal_autocheckpoint", pages, pages)?;
     set(&conn, "cache_size", "-16384", "-16384")?;
+    if settings.checkpoints == Checkpoints::Auto {
+        // What is left of a process whose last sync failed, or that was killed before it, can be
+        // read and is not safe: it is written back before anybody is answered by it.
+        super::disk::cut_off(&conn, std::time::Duration::ZERO)?;
+        patient(&conn)?;
+    }
     migrate(&mut conn, settings.migrate)?;
     Ok(conn)
 }
@@ -304,8 +310,14 @@ fn migrate(conn: &mut Connection, how: Migrate) -> Result<()> {
     if let Some(name) = lacking(&tx)?.first().filter(|_| version <= VERSION) {
         return Err(StoreFault::Corrupt(format!("{name} is gone")));
     }
-    // The probe: a write to a real table, on every start.
     tx.execute("UPDATE leasehold_schema SET version = max(version, ?1) WHERE one = 1", [VERSION])?;
+    // The probe: a write of something else each time, as `SQLite` writes nothing where nothing
+    // changes. Its sync also makes safe what was found in the log and nobody writes back.
+    tx.execute(
+        "INSERT INTO leasehold_state (name, value) VALUES ('opened', 1) \
+         ON CONFLICT (name) DO UPDATE SET value = value + 1",
+        [],
+    )?;
     tx.commit()?;
     Ok(())
 }

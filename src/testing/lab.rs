@@ -267,6 +267,7 @@ impl Lab {
                 break;
             }
         }
+        session.host.store.see_to_log(false).await;
         let _next = session.host.store.ask(Slice).await;
         session.look();
         // Answered in a batch that has claimed.

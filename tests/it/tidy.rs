@@ -45,6 +45,10 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/import.rs", "kills another process at a random moment"),
 ];
 
+/// The one file with `unsafe` code, and why it must; what is published forbids it.
+const UNSAFE: (&str, &str) =
+    ("tests/power/vfs.rs", "a file system of SQLite is a table of C functions");
+
 /// The lines with which every actor's file opens.
 const CARD: &[&str] = &["Owns", "Receives", "Sends", "Never", "Stops", "Panics"];
 
@@ -455,6 +459,43 @@ fn what_is_left_unfinished_is_seen() {
     }
     let good = File::new("src/x.rs", "// todo!\nfn f() { say(\"dbg!\") }");
     assert_eq!(forbidden(&good, UNFINISHED), [""; 0]);
+}
+
+/// `unsafe` code, and leave to write it.
+fn unsafes(file: &File) -> Vec<String> {
+    let code = code(&file.text);
+    let path = &file.path;
+    let leave = ["allow", "expect", "warn"].map(|level| format!("{level}(unsafe_code"));
+    let found = words(&code, "unsafe").map(|at| (at, "unsafe"));
+    let left = leave.iter().flat_map(|leave| code.match_indices(leave.as_str()));
+    found
+        .chain(left)
+        .filter(|_| path != UNSAFE.0)
+        .map(|(at, what)| format!("{path}:{}: {what}: only {} may", line_of(&code, at), UNSAFE.0))
+        .collect()
+}
+
+#[test]
+fn one_file_alone_is_unsafe() {
+    let all = [rust("src"), rust("tests"), rust("examples")];
+    none(all.iter().flatten().flat_map(unsafes));
+    assert!(root().join(UNSAFE.0).exists(), "{} is gone: {}", UNSAFE.0, UNSAFE.1);
+    let forbidden = read("src/lib.rs").text.lines().any(|line| line == "#![forbid(unsafe_code)]");
+    assert!(forbidden, "src/lib.rs forbids `unsafe`");
+}
+
+#[test]
+fn unsafe_code_is_seen() {
+    for bad in [
+        "fn f() { unsafe { g() } }",
+        "unsafe impl Send for A {}",
+        "#![allow(unsafe_code, reason = \"a reason\")]",
+    ] {
+        assert_eq!(unsafes(&File::new("src/x.rs", bad)).len(), 1, "{bad}");
+        assert_eq!(unsafes(&File::new(UNSAFE.0, bad)), [""; 0]);
+    }
+    let good = "#![forbid(unsafe_code)] // unsafe\nfn f() { say(\"unsafe\") }";
+    assert_eq!(unsafes(&File::new("src/x.rs", good)), [""; 0]);
 }
 
 /// The states are matched without a wildcard where they are decided about.
