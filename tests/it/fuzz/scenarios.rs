@@ -90,8 +90,10 @@ fn spoil(tape: &mut Tape, all: &[String], given: &mut String) {
             given.replace_range(token, &with);
         }
         6 => {
-            let (one, other) = (place(tape, given), place(tape, given));
-            given.replace_range(one.min(other)..one.max(other).min(one.min(other) + 80), "");
+            // A short part of it, for what is left to be read.
+            let from = place(tape, given);
+            let to = given[from..].char_indices().nth(tape.below(80));
+            given.replace_range(from..to.map_or(given.len(), |(to, _)| from + to), "");
         }
         _ => {
             let (one, other) = (place(tape, given), place(tape, given));
