@@ -124,7 +124,7 @@ async fn listen(mut events: Events, stage: Stage) {
 async fn produce(runtime: Runtime, stage: Stage, until: u64) {
     let mut rng = Rng::of(stage.seed, &[3, stage.process as u64]);
     for n in 0..20 {
-        tokio::time::sleep(Duration::from_millis(rng.between(5, 600))).await;
+        tokio::time::sleep(Duration::from_millis(rng.between(5, 1_000))).await;
         if stage.at() >= until {
             return;
         }
