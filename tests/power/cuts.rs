@@ -148,6 +148,10 @@ impl Found {
             name.push(end);
             let _not_there = std::fs::remove_file(name);
         }
+        // What a runtime keeps beside it.
+        let mut beside = path.into_os_string();
+        beside.push("-leasehold");
+        let _not_there = std::fs::remove_dir_all(beside);
         answer
     }
 

@@ -52,7 +52,7 @@ fn recover(path: &Path) -> Result<(), String> {
 fn cut(durability: Durability, going_on: usize) -> Figures {
     let mut figures = Figures::default();
     for played in [Played::whole(durability), Played::written_back(durability)] {
-        let (seeds, going_on) = if full() { (8, 1) } else { (1, going_on) };
+        let (seeds, going_on) = if full() { (3, 1) } else { (1, going_on) };
         figures.add(Cutter::of(&played, true).cut(1, seeds, going_on));
     }
     println!("{durability:?}: {figures:#?}");

@@ -119,6 +119,11 @@ async fn conformance_proof_an_unknown_field_of_a_step_fails() {
         (r#"{ "redrive": { "job": "a", "preset": "retry" } }"#, "retry"),
         (r#"{ "hooks": { "kind": "mail", "on_cancel": true } }"#, "has no hooks"),
         (r#"{ "enqueue": { "kind": "mail", "payload": { "$forever": 1 } } }"#, "$forever"),
+        (
+            r#"{ "enqueue": { "kind": "mail", "payload": { "$text": ["a", 9999999999999] } } }"#,
+            "$text makes at most",
+        ),
+        (r#"{ "enqueue": { "kind": "mail", "payload": { "$deep": 9999999999999 } } }"#, "depth"),
         (r#"{ "random": [1.0] }"#, "draws"),
         ("5", "no step"),
     ] {

@@ -151,6 +151,9 @@ impl Value {
     }
 }
 
+/// How large a value that is described by a number may be.
+const LARGEST: usize = 16 << 20;
+
 /// The value that an object with one field of this name stands for.
 fn special(name: &str, value: &Value) -> Result<Value, String> {
     match (name, value) {
@@ -160,14 +163,18 @@ fn special(name: &str, value: &Value) -> Result<Value, String> {
                 let [Value::Text(part), Value::Number(times)] = pair else {
                     return Err(format!("$text takes texts and numbers in turn, not {value}"));
                 };
-                let times = times.parse().map_err(|_| format!("{times} is no number of times"))?;
+                let times: usize =
+                    times.parse().map_err(|_| format!("{times} is no number of times"))?;
+                if part.len().saturating_mul(times) > LARGEST - text.len() {
+                    return Err(format!("$text makes at most {LARGEST} bytes, not {value}"));
+                }
                 text.push_str(&part.repeat(times));
             }
             Ok(Value::Text(text))
         }
         ("$deep", Value::Number(n)) => match n.parse() {
-            Ok(n) => Ok(Value::Deep(n)),
-            Err(_) => Err(format!("{n} is no depth")),
+            Ok(n) if n <= LARGEST => Ok(Value::Deep(n)),
+            _ => Err(format!("{n} is no depth up to {LARGEST}")),
         },
         ("$not_finite", Value::Bool(true)) => Ok(Value::NotFinite),
         _ => Err(format!("{{ {name:?}: {value} }} stands for no value that is known")),
