@@ -345,7 +345,7 @@ impl<S> Ctx<S> {
                 }
                 // That it did not land this time says nothing of the time before.
                 (Err(Error::Store(_)), Some(before)) => return Err(before.into()),
-                (Err(error), _) => {
+                (Err(error), before) => {
                     if let Some(
                         refusal @ (Refusal::NotFound
                         | Refusal::NotRunning { .. }
@@ -353,6 +353,8 @@ impl<S> Ctx<S> {
                     ) = error.refusal()
                     {
                         self.run.lost(refusal.clone());
+                        // Nor does that the job has been lost since.
+                        return Err(before.map_or(error, Error::from));
                     }
                     return Err(error);
                 }
