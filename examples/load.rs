@@ -32,7 +32,8 @@ use serde_json::json;
 
 /// How large the log may become while nobody holds a snapshot, in MiB: a runtime cuts it off from
 /// 32 MiB on, looks each second, and waits for readers for a half; all the while jobs are written.
-const MOST_LOG: f64 = 128.0;
+/// A busy machine lets no try succeed for ten seconds, in which it grows with what is written.
+const MOST_LOG: f64 = 256.0;
 /// Long enough for anything that ends at all.
 const PATIENCE: Duration = Duration::from_mins(2);
 
